@@ -34,6 +34,7 @@ from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
+from taskframework.tasks.values import own_copy
 
 #: The most items that are stored together.
 STORE_BATCH_SIZE = 500
@@ -233,7 +234,7 @@ async def _in_parts(items: Iterable[Any]) -> AsyncGenerator[Sequence[Any], None]
     part: list[Any] = []
     began = time.monotonic()
     for item in items:
-        part.append(item)
+        part.append(own_copy(item))
         if len(part) == STORE_BATCH_SIZE or time.monotonic() - began > _MAX_HELD_BACK_SECONDS:
             yield part
             part, began = [], time.monotonic()
@@ -253,7 +254,7 @@ async def _in_timely_parts(items: AsyncIterable[Any]) -> AsyncGenerator[Sequence
     async def read() -> None:
         async for item in items:
             await room.acquire()
-            came.put_nowait(item)
+            came.put_nowait(own_copy(item))
 
     reading = asyncio.create_task(read())
     reading.add_done_callback(lambda _: came.put_nowait(_END))

@@ -6,7 +6,7 @@ Like steps, everything here works on any event loop and in any thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
 from taskframework.tasks.limits import as_timedelta, is_duration
 from taskframework.tasks.steps import refuse_on_event_loop
-from taskframework.tasks.values import check_iterable
+from taskframework.tasks.values import check_iterable, own_copy
 
 T = TypeVar("T")
 R = TypeVar("R", default=Any, covariant=True)
@@ -258,7 +258,7 @@ async def _split_async(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncI
     collected: list[Any] = []
     is_first = True
     async for each in parameters:
-        collected.append(each)
+        collected.append(own_copy(each))
         if len(collected) == _SUBTASKS_PER_STEP:
             yield tuple(collected)
             collected, is_first = [], False
@@ -267,7 +267,7 @@ async def _split_async(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncI
 
 
 def _split(parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
-    rest = iter(parameters)
+    rest = iter(parameters if isinstance(parameters, Sequence) else map(own_copy, parameters))
     part = tuple(islice(rest, _SUBTASKS_PER_STEP))
     yield part
     while len(part) == _SUBTASKS_PER_STEP and (part := tuple(islice(rest, _SUBTASKS_PER_STEP))):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import orjson
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
@@ -33,6 +35,22 @@ def check_iterable(values: Many) -> Many:
             "for a single task write a list of one"
         )
     return values
+
+
+def own_copy(item: Any) -> Any:
+    """An item of an iterable as it is now: whoever makes the next item may fill the same list or dictionary again."""
+    if not isinstance(item, list | dict):
+        return item
+    try:
+        return copy.deepcopy(item)
+    except Exception:  # an object in it that cannot be copied can neither be stored; its error comes later
+        return item
+
+
+def copy_json(value: Json) -> Json:
+    """A copy of JSON that a store can keep: its author may change the original before it is stored."""
+    copied: Json = orjson.loads(orjson.dumps(value))
+    return copied
 
 
 def check_first(first: object) -> None:
@@ -129,7 +147,7 @@ def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
 
 
 def to_storable_json(value: object, what: str, max_bytes: int) -> Json:
-    """A value of task code as plain JSON that every store keeps.
+    """A value of task code as plain JSON that every store keeps, and that no later change of the value affects.
 
     Args:
         value: JSON already, or a pydantic model, which becomes its JSON form (by alias, so that the model can read it
@@ -142,7 +160,7 @@ def to_storable_json(value: object, what: str, max_bytes: int) -> Json:
     """
     plain = _dump_model(value, what) if isinstance(value, BaseModel) else value
     check_storable(plain, what, max_bytes)
-    return plain
+    return copy_json(plain)
 
 
 def refuse_values_lost_in_json(value: Any, what: str) -> None:

@@ -34,9 +34,10 @@ from taskframework.tasks.subtasks import (
     WantedSubtasks,
     adding_number_to_errors,
 )
-from taskframework.tasks.values import storable_parameters, to_storable_json
+from taskframework.tasks.values import copy_json, storable_parameters, to_storable_json
 from taskframework.worker.attempt_outcome import refuse_forgotten_calls, storable_result
 from taskframework.worker.plan import common_policy, require_enough
+from taskframework.worker.threads import value_of, value_or_error
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -219,7 +220,7 @@ def _check_subtask(wanted: WantedSubtasks, number: int | None, parameters: Any) 
             stored_parameters, _ = TaskRegistry().register(executable).accept(parameters)
         else:
             stored_parameters, _ = storable_parameters(parameters)
-    return AskedSubtask(type_name(wanted.task_type), stored_parameters, wanted.options, wanted.policy)
+    return AskedSubtask(type_name(wanted.task_type), copy_json(stored_parameters), wanted.options, wanted.policy)
 
 
 def _outcomes_of(outcomes: Sequence[object]) -> list[SubtaskOutcome]:
@@ -269,6 +270,6 @@ async def _call(
     async def code(context: TaskContext[Any]) -> Any:
         if registration.stages[stage]:
             return await method(context, *about)
-        return await asyncio.to_thread(method, context, *about)
+        return value_of(*await asyncio.to_thread(value_or_error, partial(method, context, *about)))
 
     return await surroundings.around(code)(context)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from taskframework.errors import InvalidRequestError, NonRetryableError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.outcome import Succeeded, Waits
-from taskframework.model.task import Subtasks
+from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.chunks import for_each
 from taskframework.tasks.context import TaskContext, forgotten_await, has_forgotten_wait
@@ -50,12 +50,12 @@ def refuse_forgotten_calls(context: TaskContext[Any], returned: object) -> None:
         )
 
 
-def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
+def outcome_of(registration: Registration, task: Task, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
     """Return the outcome of an attempt whose code returned.
 
     Args:
         registration: the registration of its task type.
-        call: the call that was made.
+        task: the task as it was claimed, which says what was called.
         returned: the result, or the value of `context.wait_for`.
         subtasks: the round that the code planned, if any.
 
@@ -63,6 +63,9 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
         BadResultError: if the result is not of the declared type.
         InvalidRequestError: if the task would wait for a signal, but has no method for it.
     """
+    call = Call.of(task)
+    if call.is_chunk:
+        _require_result_of_each(returned, len(task.parameters))
     if call.is_chunk or call.stage == "batch":
         return Succeeded(_result_of_many(registration, call, returned, subtasks))
     wait = returned if isinstance(returned, WaitForSignal) else None
@@ -78,6 +81,13 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
     if subtasks is not None and not subtasks.resumes:
         result = storable_result(registration, None if wait else returned, _NO_RESULT_WITH_SUBTASKS)
     return Waits(subtasks, wait.signal if wait else None, wait.timeout if wait else None, result)
+
+
+def _require_result_of_each(returned: object, items: int) -> None:
+    """Refuse what is no list with a result for each item of a chunk; a middleware may have replaced the list."""
+    if not isinstance(returned, list | tuple) or len(returned) != items:
+        given = f"{len(returned)}" if isinstance(returned, list | tuple) else f"a {type(returned).__name__}"
+        raise BadResultError(f"The result of a chunk of {items} items is a list of {items} results, not {given}.")
 
 
 def _result_of_many(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Json:

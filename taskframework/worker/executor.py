@@ -137,7 +137,7 @@ class TaskExecutorService:
     ) -> Outcome:
         call = Call.of(attempt.task)
         try:
-            return outcome_of(registration, call, code_task.result(), subtasks)
+            return outcome_of(registration, attempt.task, code_task.result(), subtasks)
         except asyncio.CancelledError as error:
             return _outcome_of_stop(attempt, error)
         except BadResultError as error:

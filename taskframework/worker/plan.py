@@ -25,6 +25,7 @@ from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
 from taskframework.model.wording import pluralize
 from taskframework.tasks.subtasks import WantedSubtasks, adding_number_to_errors
+from taskframework.tasks.values import copy_json
 
 
 class SubtaskKind(Protocol):
@@ -124,7 +125,7 @@ class AttemptPlan:
             )
 
     async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:
-        item = [parameters, fingerprint(str(header["task_type"]), canonical)]
+        item = [copy_json(parameters), fingerprint(str(header["task_type"]), canonical)]
         size = len(canonical) + ITEM_BYTES
         if self._groups and self._bytes + size > MAX_PLAN_PART_BYTES:
             await self._write_part()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import fcntl
 import inspect
@@ -27,7 +28,9 @@ from taskframework.model.outcome import Errors, classify, failure
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.kinds import type_name
+from taskframework.tasks.stages import Call
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, adding_number_to_errors
 from taskframework.tasks.values import storable_parameters, to_storable_json
@@ -211,6 +214,12 @@ class _ParentLogHandler(logging.handlers.QueueHandler):
         self._channel.send("log", pickle.dumps(record))
 
 
+def _call(call: Call, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
+    with ForkedProcessesEnd():
+        result = call.make(executable, context)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+
 def _run_attempt(channel: _Channel, request: bytes) -> None:
     control = _Control(channel)
     retry_on: Errors = ()
@@ -221,10 +230,8 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
         channel.send("begun", None)  # unpickling the request has imported the author's modules
-        with ForkedProcessesEnd():
-            result = call.make(executable, context)
-            if inspect.iscoroutine(result):
-                result = asyncio.run(result)
+        # In a context of its own: what the code binds to its log lines must not reach the next attempt.
+        result = contextvars.copy_context().run(_call, call, executable, context)
         refuse_forgotten_calls(context, result)
     except BaseException as error:  # sys.exit() in task code ends the attempt, not this process
         control.end()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.steps import Steps
@@ -19,6 +19,8 @@ from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.processes import GRACE_SECONDS, retrieve_exception
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ThreadPool:
@@ -70,7 +72,7 @@ class ThreadPool:
         await self._slots.acquire()
         on_start()
         try:
-            work = self._threads.submit(_replace_stop_iteration, call)
+            work = self._threads.submit(value_or_error, call)
         except RuntimeError:  # the pool is closed
             self._slots.release()
             raise
@@ -95,7 +97,7 @@ class ThreadPool:
                 raise
         finally:
             result.cancel()  # a thread that is left behind must not use an event loop that has ended
-        return result.result()
+        return value_of(*result.result())
 
     def close(self) -> None:
         """Take no more work; threads that were left behind end by themselves."""
@@ -138,10 +140,26 @@ class _ThreadControl:
         self._control.report_progress_soon(value)
 
 
-def _replace_stop_iteration(call: Callable[[], Any]) -> Any:
-    """Call, and replace a StopIteration, which cannot be set on a future and would make the attempt hang."""
+def value_or_error(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Call, and return the value or the error. As the exception of a future, the error would change on its way to an
+    event loop: asyncio makes a new `TimeoutError`, and a `StopIteration` would make the attempt hang.
+    """
     try:
         with ForkedProcessesEnd():
-            return call()
+            return call(), None
     except StopIteration as error:
-        raise RuntimeError("the task code raised StopIteration") from error
+        stopped = RuntimeError("the task code raised StopIteration")
+        stopped.__cause__ = error
+        return None, stopped
+    except BaseException as error:
+        return None, error
+
+
+def value_of(value: T, error: BaseException | None) -> T:
+    """Return the value of `value_or_error`, or raise its error."""
+    if error is None:
+        return value
+    try:
+        raise error
+    finally:
+        del error  # its traceback holds this frame

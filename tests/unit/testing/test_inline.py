@@ -193,3 +193,12 @@ async def test_a_direct_run_takes_resources_and_middleware() -> None:
     assert (await run(sizes, 5, resources=[SmallPool()], middleware=[one_more])).result == 6
     with pytest.raises(ConfigurationError, match="pool wants one Pool, and none"):
         await run(sizes, 5)
+
+
+async def test_a_plain_function_that_stops_an_iteration_ends_with_an_error() -> None:
+    @task("stops")
+    def stops(parameters: None) -> int:
+        return next(iter([]))
+
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        await asyncio.wait_for(run(stops), 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import re
@@ -100,6 +101,18 @@ def context_of(parameters: object, control: Control | None = None) -> TaskContex
 
 class _InProcess(BackgroundTaskExecutable[Any, Any]):
     options = TaskOptions(run_in="process")
+
+
+bound: contextvars.ContextVar[str] = contextvars.ContextVar("bound", default="nothing")
+
+
+class Binds(BackgroundTaskExecutable[Any, Any]):
+    task_type = "binds"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        before = bound.get()
+        bound.set("what an attempt binds")
+        return before
 
 
 class Echo(_InProcess):

@@ -21,7 +21,6 @@ from taskframework.model.task import CancelRequest, Subtasks
 from taskframework.model.transitions import BY_DEADLINE, Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
 from taskframework.worker import executor as executors
@@ -214,7 +213,7 @@ async def test_a_parent_without_a_result_gets_an_error_that_names_on_subtasks_fi
         async def execute(self, context: TaskContext[Any]) -> None: ...
 
     with pytest.raises(BadResultError, match="or the method on_subtasks_finished"):
-        outcome_of(TaskRegistry().register(Parent), EXECUTE, None, Subtasks(1, None))
+        outcome_of(TaskRegistry().register(Parent), new_task(), None, Subtasks(1, None))
 
 
 async def test_a_result_of_a_wrong_type_fails_the_task_without_showing_its_value(executor: TaskExecutorService) -> None:
@@ -463,3 +462,24 @@ async def test_a_time_limit_does_not_tear_the_clean_up_of_code_that_was_stopped(
     )
     assert outcome == Released()
     assert cleaned_up
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+async def test_an_error_is_the_same_object_from_a_thread_and_from_the_loop(
+    executor: TaskExecutorService, is_plain: bool
+) -> None:
+    """asyncio makes a new TimeoutError of one that comes from a thread, without its notes, its cause and its place."""
+
+    def raise_error(context: TaskContext[Any]) -> None:
+        error = TimeoutError("slow")
+        error.retryable = False  # type: ignore[attr-defined]
+        error.add_note("row 7")
+        raise error from KeyError("cause")
+
+    async def raise_later(context: TaskContext[Any]) -> None:
+        raise_error(context)
+
+    failed = failure(await execute(executor, raise_error if is_plain else raise_later))
+    assert (failed.error.message, failed.retryable) == ("slow\nrow 7", False)
+    assert "in raise_error" in (failed.error.traceback or "")
+    assert "KeyError: 'cause'" in (failed.error.traceback or "")

@@ -13,6 +13,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, CallNext, NonRetryableError, TaskContext, resource, task
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Succeeded
+from taskframework.model.task import ParentLink
 from taskframework.model.transitions import Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.extensions import Middleware, WorkerExtensions
@@ -182,3 +183,18 @@ async def test_the_wait_for_a_thread_is_not_counted(monkeypatch: pytest.MonkeyPa
     finally:
         free.set()
         await executor.close()
+
+
+@pytest.mark.parametrize(("given", "told"), [([7], "2 results, not 1"), ([1, 2, 3], "not 3"), (None, "not a NoneType")])
+async def test_middleware_gives_a_result_for_each_item_of_a_chunk(given: Any, told: str) -> None:
+    async def replace(context: TaskContext[Any], call_next: CallNext) -> Any:
+        await call_next(context)
+        return given
+
+    executor = new_executor(replace)
+    chunk = new_task(parameters=[1, 2], attempts=1, parent=ParentLink("batch", 0, 0, 1, is_chunk=True))
+    attempt = RunningAttempt(chunk, Fence(chunk.task_id, 1, "claim"), 0)
+    outcome = await executor.execute(TaskRegistry().register(on_loop), attempt)
+    assert isinstance(outcome, Failed)
+    assert (outcome.error.code, told in outcome.error.message) == ("bad_result", True)
+    await executor.close()

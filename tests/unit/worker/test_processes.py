@@ -24,6 +24,7 @@ from taskframework.worker import processes
 from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
 from tests.support.process import is_running
 from tests.unit.worker.process_tasks import (
+    Binds,
     Complain,
     Control,
     Deaf,
@@ -78,6 +79,11 @@ async def test_a_process_pool_returns_results_from_one_child_that_stays(pool: Pr
     assert first["attempt"] == 2
     assert second["parameters"] == [1, None]
     assert first["pid"] == second["pid"] != os.getpid()
+
+
+async def test_what_an_attempt_binds_does_not_reach_the_next_one(pool: ProcessPool) -> None:
+    for _ in range(2):
+        assert await pool.run(Binds(), EXECUTE, context_of(None)) == "nothing"
 
 
 async def test_a_process_pool_runs_a_coroutine_that_execute_returned(pool: ProcessPool) -> None:
