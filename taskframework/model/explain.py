@@ -79,13 +79,15 @@ def _explain_not_before(facts: Facts) -> Cause | None:
     if task.status is not TaskStatus.RETRYING:
         return Cause("not_before", f"It must not start before {at}.", "No action is needed.", {"not_before": at})
     failed = f"Attempt {task.attempts} of {task.max_attempts} failed"
-    return Cause(
-        "retry_at",
-        f"{failed}{f' ({error_line(task.error)})' if task.error else ''}. The next attempt starts at {at}.",
-        "No action is needed if the cause of the error is fixed by then. To retry now: "
-        f"taskframework tasks retry {task.task_id}",
-        {"at": at, "attempt": task.attempts, "max_attempts": task.max_attempts, "error": error_view(task.error)},
-    )
+    failed += f" ({error_line(task.error)})" if task.error else ""
+    following = f"The next attempt starts at {at}."
+    advice = "No action is needed if the cause of the error is fixed by then. To retry now:"
+    details = {"at": at, "attempt": task.attempts, "max_attempts": task.max_attempts, "error": error_view(task.error)}
+    if task.deadline is not None and task.deadline <= task.not_before:
+        following = f"The next attempt would start at {at}, but at its deadline, {rfc3339(task.deadline)}, it fails."
+        advice = "To retry before the deadline:"
+        details["deadline"] = rfc3339(task.deadline)
+    return Cause("retry_at", f"{failed}. {following}", f"{advice} taskframework tasks retry {task.task_id}", details)
 
 
 def _explain_rate_limit(facts: Facts) -> Cause | None:

@@ -52,10 +52,15 @@ class LetterFilter:
             self.kind != "task"
             and self.task_type in (None, message.task_type)
             and self.fingerprint in (None, message_fingerprint(message.reason))
-            and (self.text is None or self.text.lower() in message.reason.lower())
+            and (self.text is None or _with_ascii_lowered(self.text) in _with_ascii_lowered(message.reason))
             and (self.finished_after is None or self.finished_after <= message.at)
             and (self.finished_before is None or message.at < self.finished_before)
         )
+
+
+def _with_ascii_lowered(text: str) -> bytes:
+    """A text in which only the case of ASCII letters is folded, as the stores do it when they search in tasks."""
+    return text.encode("utf-8", "surrogatepass").lower()
 
 
 ANY_LETTER = LetterFilter()

@@ -266,6 +266,11 @@ def was_replayed(task: Task, replay_id: str) -> bool:
     return any(isinstance(data, dict) and data.get("replay_id") == replay_id for data in asked)
 
 
+def is_wanted(action: Action, task: Task) -> bool:
+    """Return whether an action on many includes a task of its lists. A discarded task is retried by its id alone."""
+    return action is not Action.RETRY or task.discarded is None
+
+
 def can_be_done(replay: BulkAction, task: Task) -> bool:
     """Return whether a task is still in the state that was chosen: no other caller has moved it, and it has not ended
     again since the action began.
@@ -274,7 +279,8 @@ def can_be_done(replay: BulkAction, task: Task) -> bool:
         case Action.CANCEL:
             return task.status in LIVE and task.cancel is None
         case Action.RETRY:
-            is_chosen = task.status in ({replay.where.status} if replay.where.status is not None else DEAD)
+            statuses = {replay.where.status} if replay.where.status is not None else DEAD
+            is_chosen = task.status in statuses and is_wanted(Action.RETRY, task)
         case _:
             is_chosen = task.status in DEAD and task.discarded is None
     return is_chosen and (task.finished_at is None or task.finished_at <= replay.at)

@@ -219,7 +219,7 @@ class SendSignal(UngroupedWrite):
     payload: Json = field(repr=False)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.status not in LIVE or not self.scope.covers(task.user_id):
+        if task.status not in LIVE or task.batch is not None or not self.scope.covers(task.user_id):
             return None
         kept = _without_oldest_used(task.signals)
         is_waited_for = (

@@ -22,6 +22,7 @@ from taskframework.model.events import (
     Event,
     TaskEvent,
     TaskFailedEvent,
+    TaskProgressEvent,
     TaskRetryingEvent,
     TaskStartedEvent,
     TaskSubmittedEvent,
@@ -217,9 +218,10 @@ class Metrics:
                 self.queue_wait.observe(max(0.0, waited), task.task_type, task.lane)
             case TaskRetryingEvent():
                 self.retries.add(task.task_type)
-            case TaskFailedEvent():
+            case TaskFailedEvent() if task.batch is None:  # a failed batch is in no list of dead letters
                 self.dead.add(task.task_type)
-        self.state_updates.add(task.history[-1].type)
+        if not isinstance(event, TaskProgressEvent):  # it adds nothing to the history
+            self.state_updates.add(task.history[-1].type)
         if task.batch is not None and task.batch.first_result_at == task.updated_at:  # this count set the first result
             waited = (task.updated_at - max(task.created_at, task.not_before)).total_seconds()
             self.first_responses.observe(max(0.0, waited), task.task_type)

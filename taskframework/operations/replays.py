@@ -20,6 +20,7 @@ from taskframework.model.replays import (
     RunningAction,
     end_action,
     includes_messages,
+    is_wanted,
     lists_of,
     possible_statuses,
 )
@@ -77,7 +78,7 @@ class ReplayOperations:
         """Prepare; `kept` is how long an ended action is kept, None means for ever."""
         self._store = store
         self._kept = kept
-        self._keys = keys
+        self.keys = keys
 
     async def begin(
         self,
@@ -118,7 +119,7 @@ class ReplayOperations:
             if (running.rate, running.reopen) != (rate, reopen):
                 raise ReplayRunningError(running)
             if key is not None:
-                await self._keys.claim(by, key, request_hash, joined=running.replay_id)
+                await self.keys.claim(by, key, request_hash, joined=running.replay_id)
             return running
         now = self._store.now()
         count = await self.count_of(action, where)
@@ -137,7 +138,7 @@ class ReplayOperations:
             paced_until=now,
         )
         if key is not None:
-            await self._keys.claim(by, key, request_hash)
+            await self.keys.claim(by, key, request_hash)
         # Write first the mark by which carriers find the action: an action without a mark would never begin, while a
         # mark without an action is removed.
         await self._store.write_records([RUNNING_ACTION.new(replay_id, content=RunningAction(self._store.now()))])
@@ -154,7 +155,7 @@ class ReplayOperations:
             ReplayConflictError: if the key stands for another request.
         """
         begun = await self._find(replay_id_of(by, key))
-        if begun is None and (claimed := await self._keys.find(by, key, request_hash)) and claimed.joined:
+        if begun is None and (claimed := await self.keys.find(by, key, request_hash)) and claimed.joined:
             begun = await self._find(claimed.joined)
         return None if begun is None else REPLAY.content(begun)
 
@@ -203,14 +204,14 @@ class ReplayOperations:
         scope, now = scope_of(where), self._store.now()
         number, is_bounded = 0, False
         for wanted in dict.fromkeys(lists_of(action, where, now)):
-            found = await self._count_list(scope, wanted)
+            found = await self._count_list(action, scope, wanted)
             number, is_bounded = number + found.number, is_bounded or found.is_bounded
         if includes_messages(action, where):
             outlines = await self._store.outline_dead_messages(limit=MAX_READ_MESSAGES)
             number += sum(map(where.letter_filter.matches, outlines))
         return Count(number, is_bounded)
 
-    async def _count_list(self, scope: Scope, wanted: TaskFilter) -> Count:
+    async def _count_list(self, action: Action, scope: Scope, wanted: TaskFilter) -> Count:
         if wanted.dead:
             counted = await self._store.count_dead(scope, wanted, most=MAX_COUNTED_TASKS)
             number = sum(entry.count for entry in counted)
@@ -218,7 +219,8 @@ class ReplayOperations:
         number, cursor = 0, None
         while number < MAX_LISTED_TASKS:
             page = await self._store.list_tasks(scope, wanted, limit=MAX_LIMIT, cursor=cursor)
-            number, cursor = number + len(page.items), page.next_cursor
+            number += sum(is_wanted(action, task) for task in page.items)
+            cursor = page.next_cursor
             if cursor is None:
                 return Count(number)
         return Count(number, is_bounded=True)

@@ -251,7 +251,7 @@ class TaskOperations:
             TaskNotFoundError: if there is no such task.
             InvalidRequestError: if the name or the key is not valid.
             ValueNotStorableError: if the payload is not JSON, or too large.
-            TransitionRefusedError: if the task is final.
+            TransitionRefusedError: if the task is final, or a batch.
             SignalsFullError: if the task has too many signals.
         """
         accept_name(name, "name")
@@ -264,6 +264,9 @@ class TaskOperations:
             if known.name != name:
                 raise SignalConflictError(known.key, task_id, known.name)
             return task
+        if task.batch is not None:
+            message = f"Task {task_id} is a batch, which executes no code itself, so nothing can wait for the signal."
+            raise _refuse(task, "signalled", LIVE, message=message, hint="Send the signal to one of its tasks.")
         if task.status.is_final:
             raise _refuse(task, "signalled", LIVE)
         raise SignalsFullError(task_id, MAX_SIGNALS)

@@ -123,8 +123,7 @@ def build_store_services(
     rate_limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
     limits = LimitOperations(buckets, rate_limits, store)
     redis_buckets = buckets if settings.rate_limiter.type == "redis" else None
-    replay_keys = ReplayKeys(store, settings.retention.audit)
-    replays = ReplayOperations(store, replay_keys, settings.retention.audit)
+    replays = ReplayOperations(store, ReplayKeys(store, settings.retention.audit), settings.retention.audit)
     is_embedded = settings.broker.scheme == "embedded"
     return StoreServices(
         settings=settings,
@@ -137,7 +136,7 @@ def build_store_services(
         submission=submission,
         tasks=tasks,
         explain=ExplainOperations(store, buckets, rate_limits, settings.worker, is_embedded=is_embedded),
-        dead_letters=DeadLetterOperations(store, tasks, Edits(types), replay_keys),
+        dead_letters=DeadLetterOperations(store, tasks, Edits(types), replays.keys),
         mending=MessageMending(store, types, submission),
         replays=replays,
         replay_carrier=ReplayCarrier(store, tasks, replays),

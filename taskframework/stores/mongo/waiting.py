@@ -160,7 +160,7 @@ def _after(count: CountSubtasks) -> Changes:
 
 @build_single_write.register
 def _send_signal(send: SendSignal) -> Write:
-    guard = {"_id": send.task_id, "status": in_status(*LIVE), **in_scope(send.scope)}
+    guard = {"_id": send.task_id, "status": in_status(*LIVE), "batch": None, **in_scope(send.scope)}
     signal = _signal(literal(send.key), literal(send.name), payload=literal(encode_value(send.payload)))
     is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", literal(send.name)]}]}
     has_room = {"$lt": [{"$size": _without_oldest_used()}, MAX_SIGNALS]}

@@ -150,6 +150,10 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         facts(in_status(TaskStatus.RETRYING, not_before=NOW + MINUTE, error=an_error())),
         *("retry_at", "Attempt 3 of 5 failed (ValueError: it broke). The next attempt starts", "cause of the error"),
     ),
+    "a retry after the deadline": (
+        facts(in_status(TaskStatus.RETRYING, not_before=NOW + 2 * MINUTE, deadline=NOW + MINUTE, error=an_error())),
+        *("retry_at", "but at its deadline, 2026-01-02T03:05:05.000Z, it fails.", "To retry before the deadline: task"),
+    ),
     "a bucket": (
         facts(queued(), **ALL_AT_ONCE | {"pause": None}),
         *("rate_limit", "'openai' is used up until 2026-01-02T03:05:05.000Z", "higher rate"),

@@ -6,7 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework.model.letters import TREND_HOURS, DeadCount, count_messages, group_by_cause, message_fingerprint
+from taskframework.model.letters import (
+    TREND_HOURS,
+    DeadCount,
+    LetterFilter,
+    count_messages,
+    group_by_cause,
+    message_fingerprint,
+)
 from taskframework.model.query import MessageOutline
 from tests.unit.model.scenes import NOW
 
@@ -61,3 +68,10 @@ def test_messages_are_counted_each_by_its_age() -> None:
     assert [count.hours_ago for count in counts] == [0, 1, TREND_HOURS, 0]
     [group] = group_by_cause(counts)
     assert (group.count, group.task_types, group.error_message) == (4, (), "not JSON")
+
+
+@pytest.mark.parametrize(("text", "found"), [("JSON", True), ("json", True), ("übung", False), ("ÜBUNG", True)])
+def test_a_text_is_found_in_either_case_of_ascii_letters_only(text: str, found: bool) -> None:
+    """As in tasks: an action on many by a text must do the same with both."""
+    message = MessageOutline("m", "not Json in Übung", None, NOW)
+    assert LetterFilter(text=text).matches(message) is found

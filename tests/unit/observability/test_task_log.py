@@ -9,11 +9,18 @@ import pytest
 
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
-from taskframework.model.events import TaskCompletedEvent, TaskRetryingEvent, TaskWaitingEvent
+from taskframework.model.events import (
+    TaskCompletedEvent,
+    TaskFailedEvent,
+    TaskProgressEvent,
+    TaskRetryingEvent,
+    TaskStartedEvent,
+    TaskWaitingEvent,
+)
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Subtasks
+from taskframework.model.task import Batch, Subtasks
 from taskframework.model.transitions import Claim, Fail, Fence
 from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.observability import task_log
@@ -84,3 +91,19 @@ async def test_a_parent_that_ends_by_a_count_ends_no_attempt() -> None:
     metrics.listen(bus)
     await bus.publish(TaskCompletedEvent(ended))
     assert "tasks_execution_seconds_count" not in metrics.exposition().decode()
+
+
+async def test_progress_is_no_change_of_status_and_a_failed_batch_no_dead_letter() -> None:
+    running = Claim("t1", 1, "first", "worker", 9 * SECOND).apply(new_task(task_id="t1", now=NOW), NOW)
+    assert running is not None
+    bus, metrics = EventBus(), Metrics()
+    metrics.listen(bus)
+    await bus.publish(TaskStartedEvent(running))
+    await bus.publish(TaskProgressEvent(running))
+    batch = new_task(now=NOW, status=TaskStatus.FAILED, batch=Batch(items=1), subtasks=Subtasks(1, None))
+    await bus.publish(TaskFailedEvent(batch))
+    shown = metrics.exposition().decode()
+    assert 'tasks_state_db_updates_total{operation="started"} 1.0' in shown
+    assert "tasks_dlq_entered_total{" not in shown
+    await bus.publish(TaskFailedEvent(new_task(now=NOW, status=TaskStatus.FAILED)))
+    assert "tasks_dlq_entered_total{" in metrics.exposition().decode()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskframework.bus import EventBus
+from taskframework.errors import TransitionRefusedError
 from taskframework.model.batches import ReopenBatch
 from taskframework.model.interventions import Cancel
 from taskframework.model.scope import EVERYONE
@@ -93,3 +94,13 @@ async def test_a_batch_retry_that_comes_too_early_is_refused_with_what_to_wait_f
         await batches.retry_failed("batch", EVERYONE, by="alice")
     assert refused.value.hint.startswith("It was cancelled during a retry, and")
     assert refused.value.hint.endswith(("try again in 1 min 4 s.", "try again in 1 min 5 s."))
+
+
+async def test_a_batch_takes_no_signal_because_it_has_no_code(store: SqliteStore) -> None:
+    batch = new_task(task_id="batch", batch=Batch(items=2), subtasks=Subtasks(2, None), status=TaskStatus.WAITING)
+    await store.insert([batch])
+    tasks = TaskOperations(store, TaskMoves(store, EventBus()), timedelta(minutes=1))
+    with pytest.raises(TransitionRefusedError, match="is a batch, which executes no code itself") as refused:
+        await tasks.signal("batch", EVERYONE, "go")
+    assert refused.value.hint == "Send the signal to one of its tasks."
+    assert (await tasks.get("batch", EVERYONE)).signals == ()

@@ -254,6 +254,18 @@ async def test_one_key_of_one_caller_is_one_action(stage: Stage) -> None:
     ).replay_id != first.replay_id
 
 
+@pytest.mark.parametrize("status", [None, TaskStatus.FAILED])
+async def test_a_discarded_task_is_not_retried_with_others(stage: Stage, status: TaskStatus | None) -> None:
+    given_up, other = await stage.dead(2)
+    await stage.tasks.discard(given_up.task_id, EVERYONE, by="ada", reason="orders of a test")
+    where = ActionFilter(fingerprint="cause", status=status)
+    assert (await stage.replays.count_of(Action.RETRY, where)).number == 1
+    ended = await stage.run_once(await stage.replays.begin(Action.RETRY, where, by="ada"))
+    assert (ended.done, ended.refused, ended.failed) == (1, 0, 0)
+    seen = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (given_up, other)]
+    assert seen == [TaskStatus.FAILED, TaskStatus.QUEUED]
+
+
 async def test_a_key_that_joined_a_running_action_stands_for_it_also_when_it_has_ended(stage: Stage) -> None:
     await stage.dead(3)
     wanted: dict[str, Any] = {"action": Action.REPLAY, "where": ActionFilter(fingerprint="cause"), "by": "ada"}
