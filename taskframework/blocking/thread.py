@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from taskframework.blocking.program_end import PROGRAM_END, THREAD_NAME
-from taskframework.errors import NotRunningError
+from taskframework.errors import NotRunningError, StoreClosedError
 from taskframework.runtime import TaskFramework
 from taskframework.tasks.steps import refuse_on_event_loop
 
@@ -232,7 +232,7 @@ class _RunningFramework:
         Raises:
             ClosedMeanwhileError: if it has ended.
         """
-        call = _call(work)
+        call = self._call(work)
         try:
             future = asyncio.run_coroutine_threadsafe(call, self.loop)
         except RuntimeError:  # the loop is closed
@@ -250,6 +250,14 @@ class _RunningFramework:
     def has_thread(self) -> bool:
         """Whether its thread has not ended; in a forked child it has."""
         return self._thread.is_alive()
+
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await work()
+        except StoreClosedError:
+            if self._stop.is_set():  # the store is closed before the loop ends
+                raise ClosedMeanwhileError from None
+            raise
 
     def last_use(self) -> float:
         """As in `FrameworkThread`."""
@@ -352,10 +360,6 @@ async def _request_items(requests: queue.SimpleQueue[concurrent.futures.Future[l
             return
         for item in items:
             yield item
-
-
-async def _call(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return await work()
 
 
 async def _next(values: AsyncGenerator[T, None]) -> T:

@@ -82,7 +82,7 @@ def storable_parameters(
         try:
             value = _as_json(value, adapter or TypeAdapter(type(value)))
         except (ValueError, RecursionError) as error:  # a field of type Any or bytes may hold anything
-            raise ValueNotStorableError("parameters", _reason_of(error)) from None
+            raise ValueNotStorableError("parameters", reason_of(error)) from None
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
     try:
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
@@ -138,7 +138,7 @@ def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
         plain = _as_json(accepted, adapter)
         read = read_json(adapter, plain)
     except UnicodeDecodeError as error:
-        raise ValueNotStorableError("parameters", _reason_of(error)) from None
+        raise ValueNotStorableError("parameters", reason_of(error)) from None
     except (PydanticSerializationError, ValidationError, RecursionError):
         return None
     # Classes of the caller need not be comparable.
@@ -192,10 +192,10 @@ def _dump_model(model: BaseModel, what: str) -> Json:
         refuse_values_lost_in_json(model.model_dump(), what)
         return model.model_dump(mode="json", by_alias=True)
     except (ValueError, TypeError, RecursionError) as error:  # a field of type Any may hold anything
-        raise ValueNotStorableError(what, _reason_of(error)) from error
+        raise ValueNotStorableError(what, reason_of(error)) from error
 
 
-def _reason_of(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Why pydantic cannot write a value as JSON."""
     text = str(error)
     return "bytes that are not UTF-8 need a type such as pydantic's Base64Bytes" if "utf-8" in text else text[:500]

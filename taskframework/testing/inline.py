@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
+from pydantic import TypeAdapter
+
 from taskframework.clock import SystemClock
 from taskframework.errors import InvalidRequestError
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Signal, StepOutcome, new_task_id
-from taskframework.model.values import MAX_PROGRESS_BYTES, Json
+from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES, Json, check_storable
 from taskframework.submission.options import refuse_unknown
 from taskframework.submission.subtasks import accept_subtask_options
 from taskframework.tasks.context import TaskContext
@@ -229,7 +231,8 @@ def _outcomes_of(outcomes: Sequence[object]) -> list[SubtaskOutcome]:
 
 def _outcome_of(slot: int, outcome: object) -> SubtaskOutcome:
     if not isinstance(outcome, Exception):
-        result, _ = storable_parameters(outcome)
+        result = TypeAdapter(Any).dump_python(outcome, mode="json", by_alias=True)
+        check_storable(result, f"outcome {slot}", MAX_RESULT_BYTES)
         return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, result, None)
     error = {"code": "error", "type": type(outcome).__qualname__, "message": str(outcome)}
     return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.FAILED, None, error)

@@ -17,7 +17,7 @@ from taskframework.tasks.context import TaskContext, forgotten_await, has_forgot
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
-from taskframework.tasks.values import refuse_values_lost_in_json, to_storable_json
+from taskframework.tasks.values import reason_of, refuse_values_lost_in_json, to_storable_json
 
 #: What is probably wrong with code that returned None.
 _NO_RESULT = "is a `return` missing?"
@@ -143,5 +143,5 @@ def _not_storable_error(error: Exception) -> BadResultError:
         case RecursionError():
             message = "The result cannot be stored: it is nested too deeply, or contains itself."
         case _:
-            message = f"The result cannot be stored: {error}"
+            message = f"The result cannot be stored: {reason_of(error)}"
     return BadResultError(message[:2000])

@@ -67,8 +67,12 @@ class Purge:
         kept = await self._kept_by_family(found, due) | await self._kept_by_stream(found)
         kept |= {task["_id"] for task in found if order != "purge_at" and task.get("purge_at")}
         gone = [task for task in found if task["_id"] not in kept]
-        await forget_keys(self._records, gone)
-        removed = await self._tasks.delete_by_ids([task["_id"] for task in gone], over) if gone else 0
+        ids = [task["_id"] for task in gone]
+        removed = await self._tasks.delete_by_ids(ids, over) if gone else 0
+        # A task that was replayed since it was found is still there, and keeps its key.
+        left = await self._tasks.find({"_id": {"$in": ids}}, fields=["_id"]) if removed < len(ids) else []
+        still_there = {task["_id"] for task in left}
+        await forget_keys(self._records, [task for task in gone if task["_id"] not in still_there])
         end = None if len(found) < most else Place(with_utc(found[-1][order]), str(found[-1]["_id"]))
         return Piece(removed, end)
 

@@ -46,7 +46,7 @@ from taskframework import (
 )
 from taskframework.blocking import thread
 from taskframework.blocking.thread import BeingClosedError, ClosedMeanwhileError, _Loop
-from taskframework.errors import NotRunningError, StoreMisconfiguredError
+from taskframework.errors import NotRunningError, StoreClosedError, StoreMisconfiguredError
 
 PATIENCE = 60
 
@@ -259,6 +259,25 @@ def test_a_closed_framework_is_opened_again_by_the_next_call(tasks: SyncTaskFram
     tasks.close()
     assert not tasks.framework.is_running
     assert tasks.get(handle.task_id).parameters == 4
+
+
+def test_a_call_that_finds_the_store_closed_already_is_told_of_the_close(tasks: SyncTaskFramework) -> None:
+    tasks.open()
+    running = tasks._thread._running
+    assert running is not None
+    stop = running._stop
+
+    async def find_it_closed() -> None:
+        raise StoreClosedError
+
+    async def find_it_closed_by_close() -> None:
+        stop.set()
+        raise StoreClosedError
+
+    with pytest.raises(StoreClosedError):
+        tasks.run(find_it_closed)
+    with pytest.raises(ClosedMeanwhileError):
+        tasks.run(find_it_closed_by_close)
 
 
 def test_an_iterator_opens_no_framework_that_was_closed(tasks: SyncTaskFramework) -> None:

@@ -107,7 +107,7 @@ def test_a_task_is_explained(cli: Cli) -> None:
 def test_queues_tell_what_waits_and_runs(cli: Cli) -> None:
     assert "No worker has declared a task type yet." in cli("queues", "list").err
     cells = cli("top").out.splitlines()[-1].split()
-    assert cells == ["test-task", "0", "-", "1", "0", "0.0333/s", "0/s", "0/s"]
+    assert cells == ["test-task", "0", "-", "1", "0", "0.033/s", "0/s", "0/s"]
 
 
 def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

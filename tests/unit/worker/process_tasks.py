@@ -14,8 +14,11 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
+
+from pydantic import BaseModel
 
 from taskframework.errors import RetryableError
 from taskframework.model.status import TaskStatus
@@ -113,6 +116,37 @@ class Binds(BackgroundTaskExecutable[Any, Any]):
         before = bound.get()
         bound.set("what an attempt binds")
         return before
+
+
+class Base(BaseModel):
+    a: int
+
+
+class Sub(Base):
+    b: int
+
+
+class TakesDays(BackgroundTaskExecutable[set[date], None]):
+    task_type = "takes-days"
+
+    def execute(self, context: TaskContext[set[date]]) -> None: ...
+
+
+class TakesBase(BackgroundTaskExecutable[Base, None]):
+    task_type = "takes-base"
+
+    def execute(self, context: TaskContext[Base]) -> None: ...
+
+
+class PlansObjects(BackgroundTaskExecutable[Any, Any]):
+    task_type = "plans-objects"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        days = {date(2026, 1, 2), date(2026, 1, 1)}
+        return [
+            *context.submit_subtasks_blocking(TakesDays, [days]),
+            context.submit_subtask_blocking(TakesBase, (context.parameters and Sub(a=1, b=2)) or Base(a=1)),
+        ]
 
 
 class Echo(_InProcess):

@@ -464,6 +464,13 @@ async def test_a_time_limit_does_not_tear_the_clean_up_of_code_that_was_stopped(
     assert cleaned_up
 
 
+async def test_bytes_in_a_result_that_are_no_text_are_explained(executor: TaskExecutorService) -> None:
+    async def code(context: TaskContext[Any]) -> Any:
+        return {"content": b"\xff"}
+
+    assert "need a type such as pydantic's Base64Bytes" in failure(await execute(executor, code)).error.message
+
+
 @pytest.mark.parametrize("is_plain", [True, False])
 async def test_an_error_is_the_same_object_from_a_thread_and_from_the_loop(
     executor: TaskExecutorService, is_plain: bool

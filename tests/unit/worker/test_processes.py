@@ -35,6 +35,7 @@ from tests.unit.worker.process_tasks import (
     Hang,
     ImportSlowly,
     Interrupted,
+    PlansObjects,
     Report,
     context_of,
     logger,
@@ -79,6 +80,16 @@ async def test_a_process_pool_returns_results_from_one_child_that_stays(pool: Pr
     assert first["attempt"] == 2
     assert second["parameters"] == [1, None]
     assert first["pid"] == second["pid"] != os.getpid()
+
+
+async def test_sub_tasks_of_a_process_are_accepted_as_those_of_a_thread(pool: ProcessPool) -> None:
+    control = Control()
+    await pool.run(PlansObjects(), EXECUTE, context_of(False, control))
+    planned = [wanted.parameters for wanted in control.family.planned]
+    assert planned == [(["2026-01-01", "2026-01-02"],), ({"a": 1},)]
+    with pytest.raises(ExecutionFailedError) as failed:
+        await pool.run(PlansObjects(), EXECUTE, context_of(True, Control()))
+    assert "b of Sub would be lost" in failed.value.outcome.error.message
 
 
 async def test_what_an_attempt_binds_does_not_reach_the_next_one(pool: ProcessPool) -> None:
