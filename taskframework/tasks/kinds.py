@@ -101,11 +101,14 @@ def _arguments_in(kind: Any, arguments: Sequence[Any]) -> Sequence[Any]:
     """P and R of a class whose own type variables stand for `arguments`; empty if the class does not name them."""
     if kind is TaskKind:
         return arguments
+    found: Sequence[Any] = ()
     bound = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
     for base in vars(kind).get("__orig_bases__", kind.__bases__):
         origin = get_origin(base) or base
         if inspect.isclass(origin) and issubclass(origin, TaskKind):
             if _has_type_variables(base):
                 base = base[tuple(bound.get(variable, variable) for variable in base.__parameters__)]
-            return _arguments_in(origin, get_args(base))
-    return ()
+            found = _arguments_in(origin, get_args(base))
+            if found and not any(isinstance(argument, TypeVar) for argument in found):
+                break  # otherwise the base is a mixin that does not name them
+    return found

@@ -6,7 +6,9 @@ import copy
 import dataclasses
 import json
 import math
+from collections import deque
 from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Any, TypeVar
 
 import orjson
@@ -19,7 +21,7 @@ from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storabl
 Many = TypeVar("Many")
 
 _SECRETS = (Secret, SecretStr, SecretBytes)
-_COLLECTIONS = (list, tuple, set, frozenset, dict)
+_COLLECTIONS = (list, tuple, set, frozenset, deque, dict)
 
 
 def check_iterable(values: Many) -> Many:
@@ -175,8 +177,14 @@ def refuse_values_lost_in_json(value: Any, what: str) -> None:
             raise ValueNotStorableError(what, f"{part} is not a JSON number")
         if isinstance(part, _SECRETS):
             raise ValueNotStorableError(what, "a SecretStr becomes asterisks in JSON; name where the secret is")
-        if isinstance(part, dict) and len({str(key) for key in part}) < len(part):
+        if isinstance(part, dict) and len(set(map(_key_in_json, part))) < len(part):
             raise ValueNotStorableError(what, "two keys of a dictionary are the same text in JSON")
+
+
+def _key_in_json(key: Any) -> str:
+    """The text that pydantic makes of a key of a dictionary."""
+    key = key.value if isinstance(key, Enum) else key
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def _parts(value: Any) -> Iterator[Any]:

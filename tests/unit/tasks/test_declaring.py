@@ -416,3 +416,20 @@ def test_a_function_without_the_decorator_is_refused_with_its_line() -> None:
     line = plain.__code__.co_firstlineno
     with pytest.raises(RegistrationError, match=rf"plain \(.*test_declaring\.py, line {line}\) is not a task.*@taskfr"):
         TaskRegistry().register(plain)  # type: ignore[arg-type]
+
+
+def test_a_mixin_before_the_base_need_not_name_the_types() -> None:
+    class Mixin(BackgroundTaskExecutable):  # type: ignore[type-arg]
+        def describe(self) -> str:
+            return self.task_type
+
+    class Named(Mixin, BackgroundTaskExecutable[int, str]):
+        task_type = "named"
+
+        def execute(self, context: TaskContext[int]) -> str:
+            return self.describe()
+
+    registration = TaskRegistry().register(Named)
+    assert registration.validate_parameters(5) == 5
+    with pytest.raises(InvalidParametersError):
+        registration.validate_parameters("five")

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import inspect
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from operator import methodcaller
 from typing import Annotated, Any, cast
 
@@ -28,6 +30,11 @@ from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopRea
 from taskframework.worker.attempt_outcome import BadResultError, outcome_of
 from taskframework.worker.executor import TaskExecutorService
 from tests.support.families import NO_FAMILIES
+
+
+class Color(Enum):
+    RED = "r"
+
 
 Code = Callable[[TaskContext[Any]], Any]
 
@@ -108,6 +115,9 @@ def _within_itself() -> Any:
     [
         (lambda: "x" * 2_000_000, "The result cannot be stored: it has 2,000,002 bytes as JSON, "),
         (lambda: float("nan"), "The result cannot be stored: nan is not a JSON number. "),
+        (lambda: deque([float("nan")]), "The result cannot be stored: nan is not a JSON number. "),
+        (lambda: {True: 1, "true": 2}, "The result cannot be stored: two keys of a dictionary are the same text"),
+        (lambda: {Color.RED: 1, "r": 2}, "The result cannot be stored: two keys of a dictionary are"),
         (lambda: Login(password=SecretStr("hunter2")), "The result cannot be stored: a SecretStr becomes asterisks"),
         (lambda: {"login": Login(password=SecretStr("hunter2"))}, "The result cannot be stored: a SecretStr becomes"),
         (_within_itself, "The result cannot be stored: it is nested too deeply, or contains itself."),
