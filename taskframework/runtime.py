@@ -119,6 +119,10 @@ class TaskFramework(Extensible):
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(execution_lock(self.settings))
             stack.enter_context(contained_tasks())
+            if not isinstance(serving, contextlib.nullcontext):  # refuse a port that is taken before any task begins
+                from taskframework.api.server import require_port
+
+                await require_port(self.settings, api=api)
             process = await self._open(stack, worker=worker)
             await stack.enter_async_context(serving)
             process.loop_watch.start()  # only now: opening may take long, and no task is the cause of that
@@ -349,7 +353,7 @@ class TaskFramework(Extensible):
         """Open store, broker and repairs, then begin to consume; the exit closes all in reverse order."""
         from taskframework.recovery.sweeper import forget_dispatches
         from taskframework.wiring.process import build_process_services
-        from taskframework.wiring.repairs import reap_leases_on_sqlite
+        from taskframework.wiring.repairs import reap_leases_on_sqlite, start_repairs
         from taskframework.wiring.worker import start_worker
 
         broker = build_broker(self.settings, self._clock)
@@ -358,9 +362,8 @@ class TaskFramework(Extensible):
             await forget_dispatches(services.store)
         await broker.open()
         stack.push_async_callback(broker.close)
-        extensions = None
-        if worker:
-            extensions = await stack.enter_async_context(self._enter_lifespans(self.registry, self))
+        lifespans = self._enter_lifespans(self.registry, self) if worker else None
+        extensions = await stack.enter_async_context(lifespans) if lifespans is not None else None
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.refresh()  # before any message is sent or any task begins
@@ -371,9 +374,7 @@ class TaskFramework(Extensible):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # exits run in reverse: after every part that may open it
         await reap_leases_on_sqlite(process)
-        for repair in process.repairs:
-            repair.start()
-            stack.push_async_callback(repair.stop)
+        start_repairs(process, stack, of_schedules=False)
         if process.worker is not None:  # if the start fails later; while repairs run, since one may be writing it
             stack.push_async_callback(process.worker.sign_of_life.withdraw)
         if self.settings.broker.dead_letter_collector:
@@ -381,6 +382,7 @@ class TaskFramework(Extensible):
             stack.push_async_callback(process.collector.stop)
         if process.worker is not None:
             await start_worker(process.worker, services, stack)
+        start_repairs(process, stack, of_schedules=True)
         return process
 
     def _forget(self) -> None:

@@ -158,6 +158,19 @@ async def _require_files(settings: Settings) -> None:
         await asyncio.to_thread(require_readable, keys)
 
 
+async def require_port(settings: Settings, *, api: bool) -> None:
+    """Check that `serving`, or `serving_health`, will be able to listen.
+
+    Raises:
+        ConfigurationError: if host and port cannot be listened on.
+    """
+    key, host, port = "api.", settings.api.host, settings.api.port
+    if not api:
+        key, host, port = "worker.http_", settings.worker.http_host, settings.worker.http_port or 0
+    for bound in bind_sockets(await resolve(host, key=f"{key}host"), port, key=f"{key}port"):
+        bound.close()
+
+
 @contextlib.asynccontextmanager
 async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     """Serve the HTTP interface of a running framework.

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 from rich.text import Text
 
-from taskframework.cli.output import as_json_text, err, facts, note, out, printable
-from taskframework.cli.render import print_rows, shorten, status_text
+from taskframework.cli.output import as_json_text, err, facts, note, out
+from taskframework.cli.render import error_text, kind_and_message, print_rows, shorten, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
@@ -59,7 +59,8 @@ def print_results(results: Sequence[BatchResult]) -> None:
     """Print results below each other."""
     rows = []
     for result in results:
-        text = shorten(result.error["message"] if result.error else as_json_text(result.result))
+        error = result.error
+        text = shorten(kind_and_message(error["type"], error["message"]) if error else as_json_text(result.result))
         rows.append((Text(str(result.index)), status_text(result.status), Text(text)))
     print_rows(("Item", "Status", "Result"), rows)
 
@@ -75,10 +76,13 @@ def print_end(status: BatchStatus) -> None:
         line.append(f" after {duration_text(batch.finished_at - batch.created_at)}", style="default")
     out().print(line.append(f", {_done_text(status)}{_unsuccessful_text(status)}", style="default"), soft_wrap=True)
     if batch.error is not None:
-        out().print(Text(printable(batch.error.message), style="red"), soft_wrap=True)
+        out().print(Text(error_text(batch.error), style="red"), soft_wrap=True)
     note(f"Results: taskframework batch results {batch_id}")
     if status.is_sealed and status.status is not TaskStatus.COMPLETED:
-        note(f"To retry the failed ones: taskframework batch retry-failed {batch_id}")
+        what = (
+            "retry the failed ones" if status.ended.failed or status.ended.cancelled else "call on_batch_finished again"
+        )
+        note(f"To {what}: taskframework batch retry-failed {batch_id}")
 
 
 def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:

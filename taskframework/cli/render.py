@@ -46,7 +46,12 @@ def status_text(status: str) -> Text:
 
 def error_text(error: TaskError) -> str:
     """The kind of an error, without its module, and its message."""
-    return printable(f"{error.type.rpartition('.')[2]}: {error.message}")
+    return kind_and_message(error.type, error.message)
+
+
+def kind_and_message(kind: str, message: str) -> str:
+    """`error_text` of an error that is not a `TaskError`."""
+    return printable(f"{kind.rpartition('.')[2]}: {message}")
 
 
 def progress_text(progress: object) -> str:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
 MAX_SILENCE_SECONDS = 30.0
+_INTERFACE = "/api/v1"
 
 
 def address_of(url: str) -> str:
-    """The address of an interface, with the path it is mounted at, if any.
+    """The address of an interface, with the path it is mounted at, if any. `/api/v1` at its end, as the log of the
+    server shows it, is left out: every call has it in its path.
 
     Raises:
         ConfigurationError: if the URL is not such an address.
@@ -34,7 +36,7 @@ def address_of(url: str) -> str:
         is_whole = parsed.host and (parsed.port or 0) <= MAX_PORT
         # After a query or a fragment, the path of a call would belong to it.
         if parsed.scheme in ("http", "https") and is_whole and not {"?", "#"} & set(url):
-            return url.rstrip("/")
+            return url.rstrip("/").removesuffix(_INTERFACE)
     except httpx.InvalidURL:
         pass
     raise ConfigurationError(

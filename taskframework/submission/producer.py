@@ -240,7 +240,8 @@ class TaskMessageProducer:
             return False
         except BrokerError as error:
             level = logging.INFO if self.refusal is None else logging.DEBUG  # thousands may follow
-            logger.log(level, "task %s is left to the sweeper: %s", message.task_id, error.message)
+            text = "the message of task %s was refused and is sent again later: %s"
+            logger.log(level, text, message.task_id, error.message)
             self.refusal = error.message
             self._on_refused()
             await self._put_off(dispatch)

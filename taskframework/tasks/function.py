@@ -22,7 +22,8 @@ Options = ParamSpec("Options")
 Function = Callable[..., Any]
 
 _SIGNATURE_HINT = (
-    "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; either may be left out."
+    "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; "
+    "parameters and context may be left out."
 )
 _PARAMETERS, _CONTEXT = "parameters", "context"
 #: What a function may take, in this order.

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -226,6 +227,8 @@ class TaskRegistry:
         found = [task for task in tasks if task.__module__ == module.__name__]
         if not found:
             hint = "Define one in it, or name another module."
+            if module.__name__.partition(".")[0] in sys.stdlib_module_names:
+                hint = f"It is a module of Python itself ({getattr(module, '__file__', None)}): rename yours."
             if tasks:
                 source = tasks[0].__module__
                 names = ", ".join(task.__name__ for task in tasks if task.__module__ == source)

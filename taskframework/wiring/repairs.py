@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from taskframework.limits.task_limits import limits_of
@@ -31,9 +32,10 @@ _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 _TURNS_INTERVAL = timedelta(seconds=10)
+_SCHEDULES = "schedules"
 #: Repairs without which a promise is not kept: a process is not ready while one of these is late.
 _ESSENTIAL_REPAIRS = frozenset(
-    {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
+    {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", _SCHEDULES, "replays", "streams", "unstarted"}
 )
 #: Repairs that any process can do for all: each looks less often where there are many workers. Not `reap` and `slots`,
 #: which have a promised time after a crash, nor those that keep this process itself up to date.
@@ -53,6 +55,17 @@ def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
     if process.services.settings.store.scheme != "sqlite":  # there, this process is the only one
         repairs.append(build("pace", pace.measure, REPORT_INTERVAL))
     return tuple(repairs)
+
+
+def start_repairs(process: ProcessServices, stack: AsyncExitStack, *, of_schedules: bool) -> None:
+    """Start the repair of schedules, or all others; the exit of the stack stops them.
+
+    The schedules come last in a start: what the settings no longer name is removed first, and must not run once more.
+    """
+    for repair in process.repairs:
+        if (repair.name == _SCHEDULES) is of_schedules:
+            repair.start()
+            stack.push_async_callback(repair.stop)
 
 
 def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
@@ -97,7 +110,7 @@ def _list_repairs(process: ProcessServices) -> Iterator[tuple[str, Look, timedel
     yield "batches", batches.run_once, recovery.sweep_interval
     yield "streams", StreamRepair(store, services.looks, limit).run_once, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, limit)
-    yield "schedules", schedules.run_once, recovery.sweep_interval
+    yield _SCHEDULES, schedules.run_once, recovery.sweep_interval
     yield "replays", services.replay_carrier.run_once, recovery.sweep_interval
     if process.worker is not None:
         yield "presence", process.worker.sign_of_life.write, REPORT_INTERVAL

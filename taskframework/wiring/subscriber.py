@@ -12,6 +12,8 @@ from taskframework.events.subscriber import EventSubscriber
 from taskframework.settings import Settings, redacted
 from taskframework.wiring.adapters import build_broker
 
+_BROKER_SCHEMES = ("amqp://", "amqps://", "embedded://")
+
 
 def event_subscriber(
     url: str,
@@ -43,7 +45,7 @@ def event_subscriber(
                 hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
             )
         return EventSubscriber(HttpEvents(url, api_key=api_key), owns_broker=True)
-    if "://" not in url:
+    if not url.startswith(_BROKER_SCHEMES):
         raise ConfigurationError(
             f"{redacted(url)} is not an address to listen to.",
             key="url",

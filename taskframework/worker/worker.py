@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -90,7 +91,9 @@ class Worker:
         await self._consumer.close()
         grace = self._grace.total_seconds()
         if grace and self.heartbeat.attempts:  # log this, because without it a long stop looks like a hang
-            logger.info("waiting up to %g s for running tasks: %d", grace, len(self.heartbeat.attempts))
+            running = Counter(attempt.task.task_type for attempt in self.heartbeat.attempts)
+            types = ", ".join(f"{count} {task_type}" for task_type, count in sorted(running.items()))
+            logger.info("waiting up to %g s for running tasks: %s; a second signal ends them at once", grace, types)
         if not await self._wait_until_finished(grace):
             logger.info("handing back unfinished tasks: %d", len(self.heartbeat.attempts))
             self.heartbeat.release_all()

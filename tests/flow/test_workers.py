@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from taskframework import Settings, TaskFramework, TaskframeworkError
+from taskframework import ConfigurationError, Settings, TaskFramework, TaskframeworkError
 from taskframework.api.app import create_app
 from taskframework.api.views import TaskPage, WorkerPage
+from taskframework.model.query import TaskFilter
 from taskframework.model.records import Record
+from taskframework.model.schedules import SCHEDULE
+from taskframework.model.scope import EVERYONE
+from taskframework.schedules import all_schedules
 from taskframework.stores.base import TaskStore
 from taskframework.submission.types import declared_types
 from taskframework.tasks.declarations import DECLARATION
 from taskframework.testing.eventually import eventually
 from taskframework.worker.presence import SignOfLife
 from tests.flow.conftest import BOTH, Run
-from tests.support.kitchen_sink import Waits
+from tests.support.kitchen_sink import CountWords, Waits
 
 pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
@@ -67,6 +73,37 @@ async def test_a_worker_whose_start_fails_leaves_nothing_behind(run: Run, settin
     async with TaskFramework(settings()).store_only() as framework:
         assert await framework.services.types.names() == []
         assert (await framework.services.workers.list_workers(limit=10)).items == ()
+
+
+async def test_a_process_that_cannot_listen_begins_no_task(settings: Callable[..., Settings]) -> None:
+    async with TaskFramework(settings()).store_only() as framework:
+        framework.register(CountWords)
+        task = await framework.submit("count-words", {"text": "a"})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        framework = TaskFramework(settings(api={"host": "127.0.0.1", "port": taken.getsockname()[1]}))
+        framework.register(CountWords)
+        with pytest.raises(ConfigurationError, match="is in use"):
+            async with framework.running(worker=True, api=True):
+                pass
+    async with TaskFramework(settings()).store_only() as framework:
+        assert (await framework.get(task.task_id)).attempts == 0
+
+
+async def test_a_schedule_that_the_settings_no_longer_name_does_not_run_once_more(
+    run: Run, settings: Callable[..., Settings]
+) -> None:
+    schedule = {"every": "1h", "task_type": "count-words", "parameters": {"text": "a"}}
+    async with run(schedules={"nightly": schedule}):
+        pass
+    async with TaskFramework(settings()).store_only() as framework:
+        store = framework.services.store
+        [record] = await all_schedules(store)
+        due = replace(SCHEDULE.content(record), next_at=store.now(), due_at=store.now())
+        await store.write_records([SCHEDULE.changed(record, due)])
+    async with run() as framework:
+        await eventually(lambda: all(repair.looks for repair in framework.process.repairs))
+        assert (await framework.services.tasks.list_tasks(EVERYONE, TaskFilter(), limit=5)).items == ()
+        assert await all_schedules(framework.services.store) == []
 
 
 async def test_a_sign_of_life_that_is_being_written_when_the_start_fails_is_deleted_too(

@@ -92,7 +92,7 @@ def programs(folder: Path) -> None:
         (
             "json",
             "defines no tasks: neither a BackgroundTaskExecutable with task_type and",
-            "Define one in it, or name",
+            "It is a module of Python itself (",
         ),
         ("built", "Module built defines no tasks", "write --app built:framework"),
         (

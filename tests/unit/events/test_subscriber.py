@@ -12,6 +12,7 @@ import pytest
 from taskframework.brokers.base import Broker, ExternalMessage
 from taskframework.errors import ConfigurationError
 from taskframework.events.external import TYPES, ExternalEvent, to_message
+from taskframework.events.requests import address_of
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.testing.eventually import eventually
 from taskframework.wiring.subscriber import event_subscriber
@@ -169,6 +170,12 @@ async def test_a_decorator_without_brackets_is_refused_at_once(subscriber: Event
     assert "@subscriber.on() for all events" in str(refused.value.hint)
 
 
-def test_an_address_without_a_scheme_is_refused_with_what_to_give() -> None:
+@pytest.mark.parametrize("address", ["localhost:8431", "ftp://localhost:8431"])
+def test_an_address_of_another_kind_is_refused_with_what_to_give(address: str) -> None:
     with pytest.raises(ConfigurationError, match=r"8431 is not an address.*http://localhost:8000"):
-        event_subscriber("localhost:8431")
+        event_subscriber(address)
+
+
+def test_the_address_of_the_interface_is_the_address_of_its_server() -> None:
+    assert address_of("http://localhost:8000/api/v1/") == address_of("http://localhost:8000") == "http://localhost:8000"
+    assert address_of("https://example.com/tasks/api/v1") == "https://example.com/tasks"
