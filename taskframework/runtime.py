@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -22,7 +23,7 @@ from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions, accept_id
-from taskframework.submission.service import Submission, SubmitRequest, check_several
+from taskframework.submission.service import SubmitRequest, check_several
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
@@ -76,6 +77,9 @@ class TaskFramework(Extensible):
         self._clock = clock or SystemClock()
         self._services: StoreServices | None = None
         self._process: ProcessServices | None = None
+        #: Make the handles. The harness for tests makes others.
+        self._make_handle: Callable[..., TaskHandle[Any]] = TaskHandle
+        self._make_batch: Callable[..., BatchHandle[Any]] = BatchHandle
 
     def register(self, executable: AnyExecutable) -> Registration:
         """Register an executable: an instance, or a class that needs no arguments.
@@ -113,16 +117,13 @@ class TaskFramework(Extensible):
                 yield self
             return
         # Make this now, because it imports modules: later this would block the event loop of a running worker.
-        serving = _http_server(self, api=api)
+        serving, require_port = _http_server(self, api=api)
         from taskframework.worker.containment import contained_tasks
 
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(execution_lock(self.settings))
             stack.enter_context(contained_tasks())
-            if not isinstance(serving, contextlib.nullcontext):  # refuse a port that is taken before any task begins
-                from taskframework.api.server import require_port
-
-                await require_port(self.settings, api=api)
+            await require_port()  # before any task begins
             process = await self._open(stack, worker=worker)
             await stack.enter_async_context(serving)
             process.loop_watch.start()  # only now: opening may take long, and no task is the cause of that
@@ -240,17 +241,16 @@ class TaskFramework(Extensible):
         services = self.services  # read before the task is stored: meanwhile the framework may be closed
         with NamingStore(self.settings.store.url):
             submission = await services.submission.submit(request)
-        return TaskHandle(submission.task.task_id, submission.is_new, services.tasks, kind_of(task_type))
+        return self._make_handle(submission.task.task_id, submission.is_new, services.tasks, kind_of(task_type))
 
     async def submit_many(self, requests: Iterable[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given. Other items are a TypeError."""
-        services, several = self.services, check_several(requests)
-        outcomes = await services.submission.submit_many(several)
+        tasks, several = self.services.tasks, check_several(requests)
+        outcomes = await self.services.submission.submit_many(several)
+        kinds = (kind_of(request.task_type) for request in several)
         return [
-            TaskHandle(made.task.task_id, made.is_new, services.tasks, kind_of(asked.task_type))
-            if isinstance(made, Submission)
-            else made
-            for made, asked in zip(outcomes, several, strict=True)
+            made if isinstance(made, Exception) else self._make_handle(made.task.task_id, made.is_new, tasks, kind)
+            for made, kind in zip(outcomes, kinds, strict=True)
         ]
 
     @overload
@@ -302,7 +302,7 @@ class TaskFramework(Extensible):
             else:
                 async with contextlib.aclosing(in_parts(items)) as parts:
                     submission = await services.batch_submission.upload(request, parts)
-        return BatchHandle(submission.batch.task_id, submission.is_new, services.batches, kind_of(task_type))
+        return self._make_batch(submission.batch.task_id, submission.is_new, services.batches, kind_of(task_type))
 
     @overload
     def batch(self, batch_id: str) -> BatchHandle[Any]: ...
@@ -310,7 +310,7 @@ class TaskFramework(Extensible):
     def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
     def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
         """Return a handle on an earlier batch; `kind` is the class of its tasks, which reads the results."""
-        return BatchHandle(accept_id(batch_id, "batch_id"), False, self.services.batches, kind_of(kind))
+        return self._make_batch(accept_id(batch_id, "batch_id"), False, self.services.batches, kind_of(kind))
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
         """Return a handle on the ordered stream with this key; `user_id` is the owner of its tasks."""
@@ -323,7 +323,7 @@ class TaskFramework(Extensible):
     def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
     def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
         """Return a handle on an earlier task; `kind` is its class, which reads the result."""
-        return TaskHandle(accept_id(task_id, "task_id"), False, self.services.tasks, kind_of(kind))
+        return self._make_handle(accept_id(task_id, "task_id"), False, self.services.tasks, kind_of(kind))
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -362,8 +362,8 @@ class TaskFramework(Extensible):
             await forget_dispatches(services.store)
         await broker.open()
         stack.push_async_callback(broker.close)
-        lifespans = self._enter_lifespans(self.registry, self) if worker else None
-        extensions = await stack.enter_async_context(lifespans) if lifespans is not None else None
+        lifespans = self._enter_lifespans(self.registry, self)
+        extensions = await stack.enter_async_context(lifespans) if worker else None
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.refresh()  # before any message is sent or any task begins
@@ -389,12 +389,11 @@ class TaskFramework(Extensible):
         self._services = self._process = None
 
 
-def _http_server(framework: TaskFramework, *, api: bool) -> contextlib.AbstractAsyncContextManager[object]:
-    """Return the HTTP server of a running framework: for everything, only for health and metrics, or none."""
+def _http_server(framework: TaskFramework, *, api: bool) -> tuple[Any, Callable[[], Awaitable[None]]]:
+    """Return the HTTP server of a running framework, and the check of its port. Without a server both do nothing."""
     if not api and framework.settings.worker.http_port is None:
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(), partial(asyncio.sleep, 0)
     require_extra("api", "Serving HTTP" if api else "worker.http_port")
-    from taskframework.api.app import create_health_app
-    from taskframework.api.server import serving, serving_health
+    from taskframework.api.server import require_port, server_of
 
-    return serving(framework) if api else serving_health(create_health_app(framework), framework.settings.worker)
+    return server_of(framework, api=api), partial(require_port, framework.settings, api=api)

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from taskframework.api.app import create_app
+from taskframework.api.app import create_app, create_health_app
 from taskframework.api.connections import BoundedProtocol, default_max_connections
 from taskframework.api.context import Framework
 from taskframework.api.sockets import bind_sockets, require_loopback, resolve
@@ -169,6 +169,11 @@ async def require_port(settings: Settings, *, api: bool) -> None:
         key, host, port = "worker.http_", settings.worker.http_host, settings.worker.http_port or 0
     for bound in bind_sockets(await resolve(host, key=f"{key}host"), port, key=f"{key}port"):
         bound.close()
+
+
+def server_of(framework: Framework, *, api: bool) -> contextlib.AbstractAsyncContextManager[ApiServer]:
+    """The server of a framework: for everything, or only for health and metrics."""
+    return serving(framework) if api else serving_health(create_health_app(framework), framework.settings.worker)
 
 
 @contextlib.asynccontextmanager

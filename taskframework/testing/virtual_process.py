@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.tasks.kinds import AnyTaskType, kind_of
 from taskframework.telemetry import running_code
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
@@ -49,7 +49,8 @@ class VirtualFramework(TaskFramework):
         super().__init__(settings, clock=ProcessClock(clock, faults))
         self._faults = faults
         self._events = events
-        self._pass_time = pass_time
+        self._make_handle = partial(_VirtualTaskHandle, pass_time=pass_time)
+        self._make_batch = partial(_VirtualBatchHandle, pass_time=pass_time)
 
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
         services = await super()._open_store(stack, dispatches=dispatches)
@@ -60,12 +61,6 @@ class VirtualFramework(TaskFramework):
         # The file is thrown away, and a sync with each commit takes half of the time that a year of schedules takes.
         store = SqliteStore(sqlite_file(self.settings.store.url), clock=self._clock, syncs=False)
         return FaultyStore.around(store, self._faults)
-
-    def _handle(self, task_id: str, is_new: bool, kind: AnyTaskType | None) -> TaskHandle[Any]:
-        return _VirtualTaskHandle(task_id, is_new, self.services.tasks, kind_of(kind), pass_time=self._pass_time)
-
-    def _batch_handle(self, batch_id: str, is_new: bool, kind: AnyTaskType | None) -> BatchHandle[Any]:
-        return _VirtualBatchHandle(batch_id, is_new, self.services.batches, kind_of(kind), pass_time=self._pass_time)
 
 
 @dataclass(frozen=True, slots=True)
