@@ -208,7 +208,8 @@ class _RunningFramework:
         self._awaited = set[concurrent.futures.Future[Any]]()
         self._last_use = time.monotonic()
         self._has_ended = False
-        self._thread: threading.Thread
+        #: None until it has begun.
+        self._thread: threading.Thread | None = None
         self.loop: asyncio.AbstractEventLoop
 
     def open(self) -> None:
@@ -249,7 +250,7 @@ class _RunningFramework:
     @property
     def has_thread(self) -> bool:
         """Whether its thread has not ended; in a forked child it has."""
-        return self._thread.is_alive()
+        return self._thread is None or self._thread.is_alive()
 
     async def _call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -273,7 +274,8 @@ class _RunningFramework:
         """Let the framework end, and wait for its thread."""
         if self._is_open.exception() is None:
             self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         if self._thread_lock.acquire(blocking=False):

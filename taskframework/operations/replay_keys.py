@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
-
-from pydantic_core import to_json
 
 from taskframework.errors import TaskframeworkError
 from taskframework.model.records import Record
@@ -36,12 +35,16 @@ def replay_id_of(by: str, key: str) -> str:
 
 def hash_of_action(action: Action, where: ActionFilter, rate: float | None, *, reopen: bool) -> str:
     """Return the hash of the request for an action on many tasks."""
-    return fingerprint(action, to_json([where.conditions, rate, reopen]))
+    return _hash_of(action, where.conditions, rate, reopen)
 
 
 def hash_of_replay(ids: Sequence[str], edit: Sequence[Json] = (), *, reopen: bool) -> str:
     """Return the hash of the request to replay these dead letters, in whatever order; `edit` has the new parameters."""
-    return fingerprint("ids", to_json([sorted(set(ids)), edit, reopen]))
+    return _hash_of("ids", sorted(set(ids)), edit, reopen)
+
+
+def _hash_of(*parts: object) -> str:
+    return fingerprint(json.dumps(parts, sort_keys=True))  # in whatever order a caller wrote the fields
 
 
 class ReplayKeys:

@@ -285,6 +285,16 @@ async def test_a_key_of_another_request_is_refused_before_anything_is_replayed(s
     assert (await shop.get(TASKS)).json() == before
 
 
+async def test_the_order_of_fields_makes_no_other_request(shop: Api) -> None:
+    await _charge(shop, {"cause": 0})
+    [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
+    key, seen = {"Idempotency-Key": "monday"}, []
+    for parameters in ({"cause": 1, "note": "x"}, {"note": "x", "cause": 1}):
+        body = {"ids": [letter["id"]], "parameters": parameters}
+        seen.append((await shop.post(f"{DEAD_LETTERS}/replay", json=body, headers=key)).json()["replayed"])
+    assert seen == [1, 1]
+
+
 async def test_who_corrects_refused_parameters_may_use_the_key_again(shop: Api) -> None:
     await _charge(shop, {"cause": 0})
     [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
