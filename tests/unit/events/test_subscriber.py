@@ -179,3 +179,5 @@ def test_an_address_of_another_kind_is_refused_with_what_to_give(address: str) -
 def test_the_address_of_the_interface_is_the_address_of_its_server() -> None:
     assert address_of("http://localhost:8000/api/v1/") == address_of("http://localhost:8000") == "http://localhost:8000"
     assert address_of("https://example.com/tasks/api/v1") == "https://example.com/tasks"
+    with pytest.raises(ConfigurationError, match="'None' is not the address of an API"):
+        address_of(None)  # type: ignore[arg-type]
