@@ -24,7 +24,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
-from taskframework.worker.slot_lead import SlotLead, sleep_until, with_time
+from taskframework.worker.slot_lead import SlotLead, sleep_until, with_slot_at_first, with_time
 
 #: The most seconds that a task waits here for a permit after its turn has come. One look of the sweeper sends all tasks
 #: whose turns came in the last second, and a small bucket gives them their permits one after the other.
@@ -80,7 +80,8 @@ class KeyedRateLimits:
         while True:
             ahead = _MAX_TURN_WAIT_SECONDS if has_turn else TAKE_AHEAD_SECONDS
             take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
-            taken = await candidate.with_slot(with_time(self._clock, partial(self._takes.take, take)))
+            asking = with_time(self._clock, partial(self._takes.take, take))
+            taken = await with_slot_at_first(candidate, asking)
             if taken is None:
                 return WAITED_TOO_LONG
             bucket, received_at = taken

@@ -6,10 +6,12 @@ takes longer than that, and the permit would be lost each time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from taskframework.clock import Clock
+from taskframework.worker.admission import Candidate
 
 T = TypeVar("T")
 
@@ -18,6 +20,8 @@ T = TypeVar("T")
 _MARGIN, _SHRINK = 2.0, 0.9
 #: Seconds of a lead below which there is none: a slot was free.
 _SHORTEST_SECONDS = 0.05
+#: Seconds after which the answer of a bucket is no longer quick: no database or Redis needs so long that answers.
+_QUICK_SECONDS = 0.1
 
 
 class SlotLead:
@@ -39,6 +43,19 @@ class SlotLead:
 async def with_time(clock: Clock, wait: Callable[[], Awaitable[T]]) -> tuple[T, float]:
     """Wait for a value; return it with the time at which it came, because a wait for a slot follows."""
     return await wait(), clock.monotonic()
+
+
+async def with_slot_at_first(candidate: Candidate, awaited: Awaitable[T]) -> T | None:
+    """Wait for what is usually there at once, and keep the slot for that; without the slot if it takes longer, as while
+    Redis is away. None as from `Candidate.without_slot`.
+    """
+    work = asyncio.ensure_future(awaited)
+    try:
+        await asyncio.wait([work], timeout=_QUICK_SECONDS)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    return work.result() if work.done() else await candidate.without_slot(work)
 
 
 async def sleep_until(clock: Clock, time: float) -> bool:

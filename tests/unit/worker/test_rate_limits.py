@@ -163,6 +163,28 @@ async def test_a_delivery_with_a_key_keeps_its_slot_if_a_slot_would_come_too_lat
     assert (admitted.done(), worker.seconds_with_slot > 0.05) == (True, True), "it waited with its slot"
 
 
+async def test_a_delivery_with_a_key_gives_its_slot_away_while_its_bucket_does_not_answer() -> None:
+    """As while Redis is away: other task types need the slot."""
+    stage = Stage(BucketLimit(5, 1))
+    candidate, given_away, back = stage.task(), asyncio.Event(), asyncio.Event()
+    take = stage.buckets.take
+
+    async def take_later(wanted: TakePermits) -> Bucket:
+        await back.wait()
+        return await take(wanted)
+
+    async def without_slot(awaited: Awaitable[T]) -> T | None:
+        given_away.set()
+        return await awaited
+
+    stage.buckets.take = take_later  # type: ignore[method-assign]
+    candidate.without_slot = without_slot
+    admitted = asyncio.create_task(stage.by_key.admit(candidate))
+    await asyncio.wait_for(given_away.wait(), 30)
+    back.set()
+    assert await admitted is None
+
+
 async def test_a_task_of_a_key_without_a_permit_is_put_off_until_its_turn() -> None:
     stage = Stage(BucketLimit(0.1, 2))
     answers = [await stage.by_key.admit(stage.task()) for _ in range(4)]
