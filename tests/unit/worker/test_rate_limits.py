@@ -177,7 +177,7 @@ async def test_a_delivery_with_a_key_gives_its_slot_away_while_its_bucket_does_n
         given_away.set()
         return await awaited
 
-    stage.buckets.take = take_later  # type: ignore[method-assign]
+    stage.buckets.take = take_later  # type: ignore[method-assign, assignment]
     candidate.without_slot = without_slot
     admitted = asyncio.create_task(stage.by_key.admit(candidate))
     await asyncio.wait_for(given_away.wait(), 30)
