@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import TypeAdapter
 
@@ -21,6 +20,7 @@ from taskframework.model.task import Signal, StepOutcome, new_task_id
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES, Json, check_storable
 from taskframework.submission.options import refuse_unknown
 from taskframework.submission.subtasks import accept_subtask_options
+from taskframework.tasks.by_class import accept_by_class
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.extensions import Middleware, WorkerExtensions
@@ -36,7 +36,7 @@ from taskframework.tasks.subtasks import (
     WantedSubtasks,
     adding_number_to_errors,
 )
-from taskframework.tasks.values import copy_json, storable_parameters, to_storable_json
+from taskframework.tasks.values import copy_json, to_storable_json
 from taskframework.worker.attempt_outcome import refuse_forgotten_calls, storable_result
 from taskframework.worker.plan import common_policy, require_enough
 from taskframework.worker.threads import value_of, value_or_error
@@ -215,13 +215,8 @@ def _completed_future(value: T) -> Future[Any]:
 
 def _check_subtask(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
     """One sub-task, checked as far as its class is known."""
-    kind = kind_of(wanted.task_type)
     with adding_number_to_errors(number):
-        if kind is not None and not inspect.isabstract(kind):
-            executable = cast("type[BackgroundTaskExecutable[Any, Any]]", wanted.task_type)
-            stored_parameters, _ = TaskRegistry().register(executable).accept(parameters)
-        else:
-            stored_parameters, _ = storable_parameters(parameters)
+        stored_parameters = accept_by_class(wanted.task_type, parameters)
     return AskedSubtask(type_name(wanted.task_type), copy_json(stored_parameters), wanted.options, wanted.policy)
 
 

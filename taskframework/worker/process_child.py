@@ -18,25 +18,23 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Hashable
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cache
 from multiprocessing.connection import Connection, wait
-from typing import Any, cast
+from typing import Any
 
 from taskframework.errors import NonRetryableError
 from taskframework.model.outcome import Errors, classify, failure
 from taskframework.model.task import StepOutcome
-from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES, Json
+from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
+from taskframework.tasks.by_class import accept_by_class
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.kinds import AnyTaskType, kind_of, type_name
-from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.tasks.kinds import type_name
 from taskframework.tasks.stages import Call
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, adding_number_to_errors
-from taskframework.tasks.values import storable_parameters, to_storable_json
+from taskframework.tasks.values import to_storable_json
 from taskframework.telemetry import log_structlog_by_logging, log_threads
 from taskframework.worker.attempt_outcome import refuse_forgotten_calls
 from taskframework.worker.forks import ForkedProcessesEnd
@@ -163,7 +161,7 @@ class _Control:
         stored = []
         for number, parameters in wanted.numbered():
             with adding_number_to_errors(number):
-                stored.append(_accept(wanted.task_type, parameters))
+                stored.append(accept_by_class(wanted.task_type, parameters))
         name = type_name(wanted.task_type)
         return self._ask(replace(wanted, task_type=name, parameters=tuple(stored))) or _failed_answer()
 
@@ -190,20 +188,6 @@ class _Control:
 
     def _note_lost_lease(self, answer: Future[StepOutcome | None]) -> None:
         self._is_lost = self._is_lost or (answer.exception() is None and answer.result() is None)
-
-
-def _accept(task_type: AnyTaskType, parameters: Any) -> Json:
-    """Parameters of a sub-task as they are stored: as its class accepts them, if it is given by a class."""
-    registration = _registration_of(cast(Hashable, kind_of(task_type)))
-    return storable_parameters(parameters)[0] if registration is None else registration.accept(parameters)[0]
-
-
-@cache
-def _registration_of(kind: Hashable) -> Registration | None:
-    try:
-        return None if kind is None else TaskRegistry().register(cast("type[BackgroundTaskExecutable[Any, Any]]", kind))
-    except Exception:  # a class that its program registers in another way, such as one with arguments
-        return None
 
 
 def _failed_answer() -> Future[Any]:

@@ -1,7 +1,7 @@
 """How long before the time of its permit a delivery takes a slot again.
 
 A permit of a rate limit may be used only for a moment after its time. If all slots of the worker are taken, getting one
-takes longer than that, and the permit would be lost each time.
+takes longer than that, and the permit would be lost each time. The waits of both checks of rate limits are here too.
 """
 
 from __future__ import annotations
