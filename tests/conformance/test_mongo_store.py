@@ -12,10 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 from pymongo import MongoClient
 
+from taskframework.model.idempotency import key_id, key_record
+from taskframework.model.interventions import Replay
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
-from taskframework.stores.mongo.client import MongoDriver
+from taskframework.stores.mongo.client import Collection, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
+from taskframework.testing.conformance.store_suite import put_final
 from tests.conformance.idempotency_cases import IdempotencyCases
 from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
@@ -54,6 +59,24 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
         store = MongoStore(self.url, driver=self.driver, timeout=timedelta(minutes=1), **self.options)
         await store.open()
         return store
+
+    async def test_a_task_that_is_replayed_while_it_is_purged_keeps_its_key(
+        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ended = store.now() - timedelta(days=2)
+        task = await put_final(store, TaskStatus.FAILED, idempotency_key="k", created_at=ended, finished_at=ended)
+        await store.write_records([key_record(task, timedelta(days=1))])
+        delete = Collection.delete_by_ids
+
+        async def replay_before(collection: Collection, ids: Any, *more: Any) -> int:
+            if task.task_id in ids:
+                assert await store.apply(Replay(task.task_id, EVERYONE, "operator", timedelta(days=1))) is not None
+            return await delete(collection, ids, *more)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Collection, "delete_by_ids", replay_before)
+            assert await store.purge(finished=timedelta(days=1), dead_letters=timedelta(days=1), limit=10) == 0
+        assert list(await store.read_records([key_id(task.user_id, "k")])) != []
 
     async def pass_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

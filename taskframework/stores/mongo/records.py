@@ -156,7 +156,7 @@ def ids_of(kind: str, after: str = "") -> Document:
 
 
 async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:
-    """Delete the idempotency keys that stand for tasks which are about to be deleted."""
+    """Delete the idempotency keys that stand for tasks which were deleted."""
     keyed = [task for task in tasks if task["idempotency_key"] is not None]
     ids = [key_id(task["user_id"], task["idempotency_key"]) for task in keyed]
     if ids:
