@@ -20,7 +20,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.client import Collection, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
-from taskframework.testing.conformance.store_suite import put_final
+from taskframework.testing.conformance.store_suite import put_final, read_task
 from tests.conformance.idempotency_cases import IdempotencyCases
 from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
@@ -64,7 +64,9 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
         self, store: TaskStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ended = store.now() - timedelta(days=2)
-        task = await put_final(store, TaskStatus.FAILED, idempotency_key="k", created_at=ended, finished_at=ended)
+        task = await put_final(
+            store, TaskStatus.FAILED, idempotency_key="k", created_at=ended, finished_at=ended, publish_at=None
+        )
         await store.write_records([key_record(task, timedelta(days=1))])
         delete = Collection.delete_by_ids
 
@@ -76,6 +78,7 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
         with monkeypatch.context() as patched:
             patched.setattr(Collection, "delete_by_ids", replay_before)
             assert await store.purge(finished=timedelta(days=1), dead_letters=timedelta(days=1), limit=10) == 0
+        assert (await read_task(store, task.task_id)).generation == 1
         assert list(await store.read_records([key_id(task.user_id, "k")])) != []
 
     async def pass_time(self, seconds: float) -> None:
