@@ -17,8 +17,10 @@ from functools import partial
 from typing import Any
 
 from taskframework import failpoint
+from taskframework.background import end
 from taskframework.cli.ending import exit_now, start_exit_timer
 from taskframework.cli.output import note, silence_thread_errors
+from taskframework.cli.slow_stop import tell_what_stop_waits_for
 from taskframework.cli.systemd import notify_ready, notify_stopping
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
@@ -80,6 +82,9 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
     stop = StopRequest()
     _log_start(framework, [role for role, is_wanted in (("worker", worker), ("api", api)) if is_wanted])
     async with contextlib.AsyncExitStack() as stack:
+        grace = framework.settings.shutdown.await_termination_timeout.total_seconds()
+        slow_stop = tell_what_stop_waits_for(stop.requested, asyncio.current_task(), grace)
+        stack.push_async_callback(end, asyncio.create_task(slow_stop))
         if tether is not None:
             await tether.listen(lambda: stop.request(cause="the parent"))
             stack.push_async_callback(tether.close)

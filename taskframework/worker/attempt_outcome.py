@@ -6,7 +6,8 @@ import inspect
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from taskframework.errors import InvalidRequestError, NonRetryableError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.outcome import Succeeded, Waits
@@ -17,7 +18,7 @@ from taskframework.tasks.context import TaskContext, forgotten_await, has_forgot
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
-from taskframework.tasks.values import reason_of, refuse_values_lost_in_json, to_storable_json
+from taskframework.tasks.values import read_json, reason_of, refuse_values_lost_in_json, to_storable_json
 
 #: What is probably wrong with code that returned None.
 _NO_RESULT = "is a `return` missing?"
@@ -124,8 +125,8 @@ def storable_result(registration: Registration, value: Any, if_none: str = _NO_R
         raise BadResultError(f"The code returned a {type(value).__name__}: `await` is missing before it{plain}.")
     try:
         validated = registration.result.validate_python(value)
-        refuse_values_lost_in_json(registration.result.dump_python(validated, by_alias=True), "result")
-        plain = registration.result.dump_python(validated, mode="json", by_alias=True)
+        refuse_values_lost_in_json(registration.result.dump_python(validated, by_alias=True, warnings=False), "result")
+        plain = _as_json(registration.result, validated)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
         if value is None:
@@ -133,6 +134,27 @@ def storable_result(registration: Registration, value: Any, if_none: str = _NO_R
         raise BadResultError(f"The result is not of the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise _not_storable_error(error) from None
+    return plain
+
+
+def _as_json(adapter: TypeAdapter[Any], value: Any) -> Json:
+    """The JSON of a result. An instance was not checked: the code may have given a field a value of another type.
+
+    Raises:
+        ValidationError: if such a value cannot be read as the declared type.
+    """
+    try:
+        plain: Json = adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
+        has_other_types = False
+    except PydanticSerializationError:
+        plain = adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+        has_other_types = True
+    try:
+        read_json(adapter, plain)
+    except ValidationError as error:
+        # A type that writes other fields than it reads is stored as it is. No warning tells of None in place of a value.
+        if has_other_types or any(found["input"] is None for found in error.errors(include_url=False)):
+            raise
     return plain
 
 

@@ -8,13 +8,14 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from operator import methodcaller
 from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import AfterValidator, BaseModel, SecretStr
+from pydantic import AfterValidator, BaseModel, SecretStr, computed_field
 
 from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
@@ -22,6 +23,7 @@ from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
 from taskframework.model.task import CancelRequest, Subtasks
 from taskframework.model.transitions import BY_DEADLINE, Fence
 from taskframework.moves import TaskMoves
+from taskframework.tasks.kinds import read_result
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
@@ -239,6 +241,58 @@ async def test_a_result_of_a_wrong_type_fails_the_task_without_showing_its_value
     assert failed.error.message.startswith("The result is not of the declared type: words: Input should be a valid int")
     assert "secret" not in failed.error.message
     assert "pydantic.dev" not in failed.error.message
+
+
+@dataclass
+class Count:
+    words: int
+    lines: int = 0
+
+
+@pytest.mark.parametrize("words", ["a secret", None, [1]])
+async def test_a_result_whose_field_has_another_type_than_declared_fails_the_task(words: Any) -> None:
+    class Counts(BackgroundTaskExecutable[Any, Count]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Count:
+            raise AssertionError("its code runs")
+
+    with pytest.raises(BadResultError, match="not of the declared type: words: ") as raised:
+        outcome_of(TaskRegistry().register(Counts), new_task(), Count(words), None)
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_result_whose_field_can_be_read_as_declared_is_stored() -> None:
+    class Counts(BackgroundTaskExecutable[Any, Count]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Count:
+            raise AssertionError("its code runs")
+
+    written: Any = "5"
+    outcome = outcome_of(TaskRegistry().register(Counts), new_task(), Count(written), None)
+    assert outcome == Succeeded({"words": "5", "lines": 0})
+    assert read_result(Counts, {"words": "5", "lines": 0}) == Count(5)
+
+
+class Squared(BaseModel, extra="forbid"):
+    side: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def area(self) -> int:
+        return self.side**2
+
+
+async def test_a_result_of_a_type_that_writes_more_than_it_reads_is_stored() -> None:
+    class Squares(BackgroundTaskExecutable[Any, Squared]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Squared:
+            raise AssertionError("its code runs")
+
+    outcome = outcome_of(TaskRegistry().register(Squares), new_task(), Squared(side=2), None)
+    assert outcome == Succeeded({"side": 2, "area": 4})
 
 
 async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(executor: TaskExecutorService) -> None:
