@@ -33,15 +33,15 @@ class StateAggregatorService:
         await failpoint.reached("settle.before_write")
         made = await self._moves.make_once(_move_for(request), partial(end_of_attempt, request.task))
         if isinstance(made, NotMade):
-            return _make_stale(request, made.present)
-        return Settlement(_status(made.entry.type), made.entry.sequence)
+            return _stale_by(made.present)
+        return Settlement(_status(made.entry.type))
 
 
-def _make_stale(request: AttemptFinished, present: Task | None) -> Stale:
+def _stale_by(present: Task | None) -> Stale:
     if present is None:
-        return Stale(request.task.task_id, request.fence.fencing_token)
+        return Stale()
     holder = present.lease.worker_id if present.lease else None
-    return Stale(present.task_id, request.fence.fencing_token, present.fencing_token, holder)
+    return Stale(present.fencing_token, holder)
 
 
 def _move_for(request: AttemptFinished) -> Move:

@@ -223,8 +223,10 @@ class _RunningFramework:
             thread = threading.Thread(target=self._work, name=f"{THREAD_NAME}-sync", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts no thread after the main thread has ended
-                self._is_open.set_exception(PROGRAM_END.refusal())
+            except RuntimeError as error:  # Python 3.12 starts no thread after the main thread has ended
+                is_end = "shutdown" in str(error)
+                with suppress(concurrent.futures.InvalidStateError):  # another thread may have failed at the same time
+                    self._is_open.set_exception(PROGRAM_END.refusal() if is_end else error)
         self._is_open.result()
 
     def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:

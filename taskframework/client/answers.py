@@ -227,7 +227,11 @@ def with_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBa
     Raises:
         ResultUnreadableError: if the result does not fit the class.
     """
-    kind = given._kind if isinstance(given, RemoteTask | RemoteBatch) else kind_of(given)
+    if isinstance(given, RemoteTask | RemoteBatch):
+        # The class of a batch is that of its tasks. Seen as a task, the batch has a result of its own.
+        kind = given._kind if type(given) is type(answer) else None
+    else:
+        kind = kind_of(given)
     if kind is None:
         return answer
     known = with_typed_result(answer, kind) if isinstance(answer, RemoteTask) else answer.model_copy()

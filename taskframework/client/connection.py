@@ -33,7 +33,7 @@ from taskframework.errors import (
 from taskframework.events.requests import authorization
 from taskframework.model.status import TaskStatus
 from taskframework.submission.options import accept_options
-from taskframework.tasks.values import refuse_values_lost_in_json
+from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_sets
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
 
@@ -109,8 +109,10 @@ def as_json(content: Any, what: str = "request") -> bytes:
         ValueNotStorableError: if it cannot be written as JSON, or if it would become another value.
     """
     try:
-        refuse_values_lost_in_json(_ANY.dump_python(content, warnings=False), what)
-        return to_json(content)
+        known = _ANY.dump_python(content, warnings=False)
+        refuse_values_lost_in_json(known, what)
+        # A repeated submission must have the same parameters, and a set has another order in each process.
+        return to_json(with_sorted_sets(known, _ANY.dump_python(content, mode="json", warnings=False)))
     except (ValueError, RecursionError) as error:
         raise ValueNotStorableError(what, str(error)) from None
 
@@ -301,6 +303,10 @@ class ApiConnection:
         try:
             response: httpx.Response = await retrying(self._send_once, call, timeout, is_streamed)
             return response, may_be_done
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:  # an id of 64 KB, or with half a character
+            if call.is_upload:  # the program that makes the items raised it
+                raise
+            raise ApiError(f"The request cannot be sent: {error}.") from error
         except httpx.HTTPError as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if isinstance(error, _INVALID_REQUEST_ERRORS):

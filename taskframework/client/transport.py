@@ -20,6 +20,8 @@ Value = TypeVar("Value")
 #: How many calls of one event loop are sent at once; the others wait in their order. If all are sent, the pool of httpx
 #: takes longer for each of them the more wait, until none of a thousand is sent in time.
 _MAX_CONCURRENT_CALLS = 50
+#: Streams, which last long, do not count among them.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=_MAX_CONCURRENT_CALLS)
 TOO_MANY_CALLS = "too many calls at once"
 _CLOSED = "The client is closed. Make a new one, or close it only when it is no longer used."
 
@@ -165,11 +167,10 @@ class AsyncTransport:
 
     async def _open(self) -> AsyncGenerator[_OwnClient, None]:
         """Give the client of one event loop. At its end a loop closes its generators, and so this client."""
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_MAX_CONCURRENT_CALLS)
         with environment_errors():
             verify = uses_tls(self._url)
-            own = httpx.AsyncHTTPTransport(verify=verify, limits=limits) if is_loopback(self._url) else None
-            client = httpx.AsyncClient(transport=own, limits=limits)
+            own = httpx.AsyncHTTPTransport(verify=verify, limits=_LIMITS) if is_loopback(self._url) else None
+            client = httpx.AsyncClient(transport=own, limits=_LIMITS)
         async with client as http:
             made = http, asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
             while True:
@@ -238,8 +239,9 @@ class BlockingTransport:
         pid = os.getpid()
         if (http := self._own_clients.get(pid)) is None:
             with environment_errors():
-                own = httpx.HTTPTransport(verify=uses_tls(self._url)) if is_loopback(self._url) else None
-                http = httpx.Client(transport=own)
+                verify = uses_tls(self._url)
+                own = httpx.HTTPTransport(verify=verify, limits=_LIMITS) if is_loopback(self._url) else None
+                http = httpx.Client(transport=own, limits=_LIMITS)
             http = self._own_clients.setdefault(pid, http)  # another thread may have been faster
         return http
 

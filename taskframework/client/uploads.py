@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json
 
 from taskframework.client.bulk import MAX_BODY_BYTES, MAX_ITEMS_PER_REQUEST
 from taskframework.client.connection import JSON, Call, as_json
@@ -61,7 +61,7 @@ def batch_call(items: Items, options: Mapping[str, Any], error_context: Mapping[
     return Call(
         "POST",
         "/batches",
-        query=to_jsonable_python(options),
+        query=from_json(as_json(options)),
         headers=headers,
         body=Upload(items),
         error_context=error_context,

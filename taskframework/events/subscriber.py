@@ -12,7 +12,7 @@ from typing import Self
 
 from taskframework.brokers.base import Broker, Consumption, EventNotHandledError, ExternalMessage
 from taskframework.clock import in_seconds
-from taskframework.errors import ConfigurationError, MessageUnreadableError
+from taskframework.errors import ConfigurationError, MessageUnreadableError, NotRunningError
 from taskframework.events.external import PREFIX, TYPES, ExternalEvent, read_events
 from taskframework.events.http import HttpEvents, NobodyListensError
 from taskframework.model.sequences import Sequences
@@ -57,6 +57,8 @@ class EventSubscriber:
         #: Set while a handler or a loop listens, and after the subscription has ended: then events need not wait.
         self._can_deliver = asyncio.Event()
         self._is_closed = False
+        #: What the loops wait for; None ends a loop.
+        self._loops: set[asyncio.Queue[tuple[ExternalEvent, asyncio.Future[None]] | None]] = set()
 
     def on(self, *types: str) -> Callable[[Handle], Handle]:
         """Make a decorator: its function is called for these types (`task.completed`, or short `completed`), or for all
@@ -88,6 +90,8 @@ class EventSubscriber:
         self._can_deliver.set()
         if self._consumption is not None:
             await self._consumption.stop()
+        for events in self._loops:
+            events.put_nowait(None)
         if self._owns_broker:
             await self._broker.close()
 
@@ -110,34 +114,39 @@ class EventSubscriber:
                 await asyncio.sleep(0.02)
 
     async def __aiter__(self) -> AsyncGenerator[ExternalEvent, None]:
-        events: asyncio.Queue[tuple[ExternalEvent, asyncio.Future[None]]] = asyncio.Queue(maxsize=1)
+        if self._consumption is None or self._is_closed:
+            raise NotRunningError("The subscriber receives nothing.", hint="Iterate inside `async with subscriber:`.")
+        events: asyncio.Queue[tuple[ExternalEvent, asyncio.Future[None]] | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         async def hand_over(event: ExternalEvent) -> None:
             if entry not in self._handlers:  # the loop was left while another handler had the event
                 return
             taken = loop.create_future()
-            await events.put((event, taken))
+            events.put_nowait((event, taken))
             await taken  # acknowledged when the loop body asks for the next event
 
         entry: tuple[str | None, Handle] = (None, hand_over)
         self._handlers.append(entry)
+        self._loops.add(events)
         self._can_deliver.set()
         present: asyncio.Future[None] | None = None
         try:
-            while True:
-                event, present = await events.get()
+            while (received := await events.get()) is not None:
+                event, present = received
                 yield event
                 if not present.done():  # else the subscription has ended meanwhile, and nobody waits for this
                     present.set_result(None)
         finally:
             self._handlers.remove(entry)
+            self._loops.remove(events)
             if not self._handlers and not self._is_closed:
                 self._can_deliver.clear()
             # The present event when the loop was left, and all events after it, go back to the broker.
             unfinished = [present] if present is not None else []
             while not events.empty():
-                unfinished.append(events.get_nowait()[1])
+                if (waiting := events.get_nowait()) is not None:
+                    unfinished.append(waiting[1])
             for taken in unfinished:
                 if not taken.done():
                     taken.set_exception(NobodyListensError())

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from taskframework.background import Background
 from taskframework.errors import TaskframeworkError
+from taskframework.model.limits import waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
@@ -96,8 +97,9 @@ class DispatchTurns:
             False if the caller is to publish the task.
         """
         registration = self._registry.get(task.task_type)
-        # First the cheapest question, because it decides about nearly all tasks: no rule asks for other types.
-        if registration is None or not registration.has_limit_by_key or _has_turn(task):
+        # First the cheapest question, because it decides about nearly all tasks: no rule asks for other types. A task
+        # that has waited for a limit already is published now because its turn has come.
+        if registration is None or not registration.has_limit_by_key or waiting_limit(task) is not None:
             return False
         for rule in self._rules:
             if (record_id := rule.record_to_ask(registration, task)) is not None:
@@ -160,11 +162,6 @@ class DispatchTurns:
             await self._store.mark(*turns)
         except TaskframeworkError as error:
             logger.debug("%d tasks are left to the sweeper: %s", len(turns), error)
-
-
-def _has_turn(task: Task) -> bool:
-    """Return whether the task waited for a limit already, so that it is published now because its turn has come."""
-    return task.waits_for_limit is not None and task.waits_for_limit.dispatch_epoch == task.dispatch_epoch
 
 
 def _turn(waiting: _Waiting, wait: timedelta) -> MakeDue:

@@ -17,7 +17,6 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES
 from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, record_to_document
 from taskframework.model.transitions import (
-    Group,
     UngroupedWrite,
     framework_error,
     with_error,
@@ -67,13 +66,12 @@ def is_sealed(batch: Task) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(UngroupedWrite):
     """Record in an open batch how many items are stored or about to be stored. The time limit of the upload restarts.
 
     This is a transition, because the uploader must know whether it may still continue.
     """
 
-    group: ClassVar[Group] = "single"
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     items: int
@@ -85,9 +83,6 @@ class Announce:
             return None
         items = max(task.batch.items, self.items)
         return task.evolve(batch=replace(task.batch, items=items), seal_by=now + self.timeout)
-
-    def was_applied(self, task: Task) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +174,12 @@ def _allowed_failures(subtasks: Subtasks) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class EndRetry:
+class EndRetry(UngroupedWrite):
     """All failed sub-tasks of a batch are replayed. Refused if an operator has requested another retry since then.
 
     The sub-tasks are counted again at once, and counts that began before are refused.
     """
 
-    group: ClassVar[Group] = "single"
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     retry_at: datetime
@@ -199,6 +193,3 @@ class EndRetry:
             retry_at=None,
             check_at=now,
         )
-
-    def was_applied(self, task: Task) -> bool:
-        return False

@@ -124,18 +124,16 @@ class AttemptFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The outcome is stored: the status after the attempt, and the sequence of the event."""
+    """The outcome is stored."""
 
+    #: The status of the task right after the attempt.
     status: TaskStatus
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
     """The lease was lost before the outcome could be stored; the outcome is discarded."""
 
-    task_id: str
-    fencing_token: int
     #: The task's token now; None if the task no longer exists, or the store cannot be asked.
     current_token: int | None = None
     #: The worker that runs the task now, if any.

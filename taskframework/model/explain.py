@@ -19,7 +19,7 @@ from taskframework.model.explain_states import (
 )
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import is_suspect
-from taskframework.model.limits import key_text, name_and_key, waiting_limit
+from taskframework.model.limits import key_text, kind_of, name_and_key, waiting_limit
 from taskframework.model.message import rfc3339
 from taskframework.model.rate_limits import RATE
 from taskframework.model.status import TaskStatus
@@ -93,7 +93,7 @@ def _explain_not_before(facts: Facts) -> Cause | None:
 def _explain_rate_limit(facts: Facts) -> Cause | None:
     task, wait = facts.task, facts.task.waits_for_limit
     limit = waiting_limit(task)
-    if limit is not None and wait is not None and _kind_of(limit) == RATE.name and wait.until > facts.now:
+    if limit is not None and wait is not None and kind_of(limit) == RATE.name and wait.until > facts.now:
         name, key = name_and_key(limit)
         whose = name if key is None else f"{name!r} for {key_text(key)}"
         return _bucket_empty(f"The rate limit {whose} is used up; the turn of this task is at", name, key, wait.until)
@@ -328,7 +328,3 @@ _EXPLANATIONS: tuple[Callable[[Facts], Cause | None], ...] = (
     _explain_suspect,
     _explain_sent,
 )
-
-
-def _kind_of(limit: str) -> str:
-    return limit.partition("/")[0]

@@ -102,18 +102,19 @@ def explain_waiting_for_stream(facts: Facts) -> Cause | None:
         return None
     key, position = ("", None) if place is None else (place.key, place.position)
     holder, is_halted = facts.turn_holder, stream is not None and stream.is_halted
+    halted_turn = stream.turn if stream is not None and is_halted else None
     details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn_details(facts)}
-    if stream is not None and is_halted and stream.turn is not None and holder is None:
-        because = f"Stream {key!r} is halted: task {stream.turn.task_id}, which has the turn, failed and was deleted."
-        change = f"Let the others continue without it: {go_on_command(task.user_id, key, stream.turn.position)}"
+    if halted_turn is not None and holder is None:
+        because = f"Stream {key!r} is halted: task {halted_turn.task_id}, which has the turn, failed and was deleted."
+        change = f"Let the others continue without it: {go_on_command(task.user_id, key, halted_turn.position)}"
         return Cause("waiting_for_stream", because, change, details)
     if holder is None or holder.task_id == task.task_id or (holder.status.is_final and not is_halted):
         because = f"The turn in stream {key!r} is about to move to the next task."
         at = "in a moment" if task.unblock_at is None else f"at {rfc3339(task.unblock_at)}"
         return Cause("waiting_for_stream", because, f"A process checks {at} whether it is its turn.", details)
-    if stream is not None and stream.is_halted and stream.turn is not None:
+    if halted_turn is not None:
         because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
-        command = go_on_command(task.user_id, key, stream.turn.position)
+        command = go_on_command(task.user_id, key, halted_turn.position)
         change = f"Retry it, if no newer version has taken its place; or let the others continue without it: {command}"
         return Cause("waiting_for_stream", because, change, details)
     because = f"In stream {key!r}, task {holder.task_id} has the turn; it is {holder.status}."

@@ -278,7 +278,6 @@ class Replay(UngroupedWrite):
             progress=None,
             started_at=None,
             purge_at=None,
-            cascade_at=None,
             subtasks=None,
             stage="execute",
             signals=tuple(signal for signal in task.signals if not signal.is_heard),

@@ -46,6 +46,11 @@ def key_text(key: str) -> str:
     return key or "tasks without a value"
 
 
+def kind_of(limit_id: str) -> str:
+    """The name of the record kind of a limit: of rate limits or of concurrency limits."""
+    return limit_id.partition("/")[0]
+
+
 def name_and_key(limit_id: str) -> tuple[str, str | None]:
     """The name and the key in the id of a limit's record; without a key, None."""
     name, *key = parts_of(limit_id)

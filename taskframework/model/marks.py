@@ -13,7 +13,7 @@ from taskframework.model.drivers import DISPATCH, START, Driver
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import LimitWait, Task
-from taskframework.model.transitions import Fence, Group
+from taskframework.model.transitions import Fence, Group, UngroupedWrite
 
 #: The delay between two messages doubles at most this often, so that the number stays small enough to compute with.
 MAX_DOUBLINGS = 16
@@ -225,13 +225,12 @@ class PostponeRelay:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveDriver:
+class MoveDriver(UngroupedWrite):
     """Move the time of a driver if it is still the time that was read: of several processes one does the work.
 
-    This is a transition, because the winner needs to read the task.
+    This is a transition, because the winner needs to read the task. After a lost reply, the task is due again later.
     """
 
-    group: ClassVar[Group] = "single"
     reply_failpoint: ClassVar[str] = "mark.reply"
     task_id: str
     driver: Driver
@@ -244,10 +243,6 @@ class MoveDriver:
         if getattr(task, self.driver.field) != self.due:
             return None
         return task.evolve(**{self.driver.field: None if self.delay is None else now + self.delay})
-
-    def was_applied(self, task: Task) -> bool:
-        """Return False, because the task does not show it: after a lost reply, the task is due again later."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,22 +227,17 @@ class DeadLetterOperations:
         self, ids: Sequence[str], scope: Scope, *, by: str, reason: str | None, dry_run: bool = False
     ) -> list[LetterOutcome]:
         """Discard dead letters; each id has its own outcome. A task keeps its status, a message is deleted."""
-        outcomes = []
-        for name in dict.fromkeys(ids):
-            try:
-                letter = await self.get(name, scope)
-                if not dry_run:
-                    await self._discard(letter, scope, by, reason)
-                outcomes.append(LetterOutcome(name, None))
-            except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes.append(LetterOutcome(name, await self._explain_problem(problem, name, scope)))
-        return outcomes
 
-    async def _discard(self, letter: DeadLetter, scope: Scope, by: str, reason: str | None) -> None:
-        if isinstance(letter.entry, Task):
-            await self._tasks.discard(letter.id, scope, by=by, reason=reason)
-        else:
-            await self._store.delete_dead_message(letter.id)
+        async def discard_one(name: str) -> None:
+            letter = await self.get(name, scope)
+            if dry_run:
+                return
+            if isinstance(letter.entry, Task):
+                await self._tasks.discard(letter.id, scope, by=by, reason=reason)
+            else:
+                await self._store.delete_dead_message(letter.id)
+
+        return [await self._outcome_of(name, scope, discard_one) for name in dict.fromkeys(ids)]
 
     async def _list_messages(
         self, scope: Scope, wanted: LetterFilter, limit: int, cursor: str | None
@@ -270,11 +265,11 @@ class DeadLetterOperations:
         return letter.entry
 
     async def _outcome_of(
-        self, name: str, scope: Scope, replay: Callable[[str], Awaitable[TaskframeworkError | None]]
+        self, name: str, scope: Scope, act: Callable[[str], Awaitable[TaskframeworkError | None]]
     ) -> LetterOutcome:
-        """Return the outcome for one dead letter; `replay` replays it or checks it, and may return a warning."""
+        """Return the outcome for one dead letter; `act` changes it or checks it, and may return a warning."""
         try:
-            return LetterOutcome(name, None, await replay(name))
+            return LetterOutcome(name, None, await act(name))
         except (TaskNotFoundError, TransitionRefusedError) as problem:
             return LetterOutcome(name, await self._explain_problem(problem, name, scope))
 

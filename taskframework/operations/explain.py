@@ -15,7 +15,7 @@ from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.explain import explain
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import is_suspect
-from taskframework.model.limits import waiting_limit
+from taskframework.model.limits import kind_of, waiting_limit
 from taskframework.model.pauses import PAUSE
 from taskframework.model.query import MAX_LIMIT, RoundOfSubtasks, TaskFilter
 from taskframework.model.rate_limits import RATE, BucketLimit
@@ -145,16 +145,17 @@ class ExplainOperations:
         """Add the facts from records: the newest version, the pause, the bucket and the slots."""
         task = facts.task
         limit = waiting_limit(task)
-        slots_id = limit if limit is not None and limit.startswith(f"{SLOTS.name}/") else SLOTS.id_of(task.task_type)
+        slots_id = limit if limit is not None and kind_of(limit) == SLOTS.name else SLOTS.id_of(task.task_type)
         version = None if task.unique is None else record_id(task.user_id, task.unique.key)
-        wanted = [PAUSE.id_of(task.task_type), DECLARATION.id_of(task.task_type), slots_id]
-        records = await self._store.read_records(wanted if version is None else [*wanted, version])
-        declared = _content(DECLARATION, records, wanted[1])
+        pause_id, declaration_id = PAUSE.id_of(task.task_type), DECLARATION.id_of(task.task_type)
+        wanted = (pause_id, declaration_id, slots_id, version)
+        records = await self._store.read_records([name for name in wanted if name is not None])
+        declared = _content(DECLARATION, records, declaration_id)
         slots = _content(SLOTS, records, slots_id)
         facts = replace(
             facts,
             newest=None if version is None else _content(VERSIONS, records, version),
-            pause=_content(PAUSE, records, wanted[0]),
+            pause=_content(PAUSE, records, pause_id),
             slots=slots,
             slots_id=slots_id,
             visible_holders=await self._visible_holders(slots, scope),

@@ -12,7 +12,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.clock import in_seconds
-from taskframework.errors import ResultTimeoutError, StoreUnavailableError, TaskFailedError
+from taskframework.errors import ResultTimeoutError, StoreClosedError, StoreUnavailableError, TaskFailedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
@@ -56,7 +56,7 @@ async def until_final(task_id: str, look: Callable[[], Awaitable[Task]], timeout
                         return task
                     status, away = task.status, None
                 except StoreUnavailableError as error:
-                    if seconds is None:
+                    if seconds is None or isinstance(error, StoreClosedError):
                         raise
                     away = error
                 if (left := ends_at - loop.time()) <= 0:

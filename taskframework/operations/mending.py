@@ -114,17 +114,17 @@ class MessageMending:
         kind = await self._types.require(task_type)
         request_hash = fingerprint(kind.task_type, kind.accept(parameters)[1])
         if message is None:
-            return await self._find_repaired(message_id, record, request_hash)
+            assert record is not None, "one of the two was found"
+            return await self._find_repaired(message_id, MESSAGE_REPAIR.content(record), request_hash)
         if dry_run:
             return None
         record = record or await self._write_record(message, user_id, by)
         return await self._submit_task(record, message, task_type, parameters, request_hash)
 
-    async def _find_repaired(self, message_id: str, record: Record | None, request_hash: str) -> Submission:
+    async def _find_repaired(self, message_id: str, mended: MessageRepair, request_hash: str) -> Submission:
         """Return the task of a message that was repaired and then deleted."""
-        mended = None if record is None else MESSAGE_REPAIR.content(record)
-        task = None if mended is None or mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
-        if mended is None or task is None:
+        task = None if mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
+        if task is None:
             raise TaskNotFoundError(message_id, what="dead letter")
         if mended.request_hash not in (None, request_hash):
             raise AlreadyRepairedError(message_id, task.task_id)

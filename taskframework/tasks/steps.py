@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from taskframework.background import current_loop
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME_LENGTH, MAX_STEPS, MAX_STEPS_BYTES, Json
@@ -187,11 +188,8 @@ def refuse_on_event_loop(blocking: str, instead: str) -> None:
     Raises:
         RuntimeError: if the call comes from an event loop.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"{blocking} would block the event loop; use `{instead}` here.")
+    if current_loop() is not None:
+        raise RuntimeError(f"{blocking} would block the event loop; use `{instead}` here.")
 
 
 async def _awaited(outcome: Awaitable[Any]) -> Any:

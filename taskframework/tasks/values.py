@@ -98,10 +98,10 @@ def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     # A wrong value was refused before. The serializer would also warn of a value that mixes JSON and instances.
     known = adapter.dump_python(value, by_alias=True, warnings=False)
     refuse_values_lost_in_json(known, "parameters")
-    return _with_sorted_sets(known, adapter.dump_python(value, mode="json", by_alias=True, warnings=False))
+    return with_sorted_sets(known, adapter.dump_python(value, mode="json", by_alias=True, warnings=False))
 
 
-def _with_sorted_sets(value: Any, plain: Json) -> Json:
+def with_sorted_sets(value: Any, plain: Json) -> Json:
     """The JSON of a value, with the items of its sets in order: a set has another order in each process, so that a
     repeated submission would seem to have other parameters.
     """
@@ -109,10 +109,10 @@ def _with_sorted_sets(value: Any, plain: Json) -> Json:
         case (set() | frozenset(), list()):
             return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True))
         case (list() | tuple(), list()) if len(value) == len(plain):
-            return [_with_sorted_sets(*pair) for pair in zip(value, plain, strict=True)]
+            return [with_sorted_sets(*pair) for pair in zip(value, plain, strict=True)]
         case (dict(), dict()) if len(value) == len(plain):
             pairs = zip(value.values(), plain.items(), strict=True)
-            return {name: _with_sorted_sets(part, written) for part, (name, written) in pairs}
+            return {name: with_sorted_sets(part, written) for part, (name, written) in pairs}
     return plain
 
 

@@ -152,7 +152,7 @@ def _as_json(adapter: TypeAdapter[Any], value: Any) -> Json:
     try:
         read_json(adapter, plain)
     except ValidationError as error:
-        # A type that writes other fields than it reads is stored as it is. No warning tells of None in place of a value.
+        # A type that writes other fields than it reads is stored as it is. None in place of a value causes no warning.
         if has_other_types or any(found["input"] is None for found in error.errors(include_url=False)):
             raise
     return plain

@@ -134,7 +134,7 @@ class TaskConsumer:
             await self.deliveries.answered_within(turn, _MAX_WAIT_OF_TURN_SECONDS)
             if pending.stage is Stage.WAITING:
                 self._hand_over_all([pending])
-        await turn.is_answered.wait()
+        await turn.answered.wait()
         return turn.is_claimed
 
     async def watch_deliveries(self) -> None:

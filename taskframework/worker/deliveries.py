@@ -55,7 +55,7 @@ class TurnWithoutMessage:
     claim: ClaimTurn
     #: Whether the task is claimed, once that is answered. If it is not, it has to be unblocked.
     is_claimed: bool = False
-    is_answered: asyncio.Event = field(default_factory=asyncio.Event)
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     body: bytes = b""
 
     @property
@@ -84,9 +84,9 @@ class TurnWithoutMessage:
         self._answer(True)
 
     def _answer(self, is_claimed: bool) -> None:
-        if not self.is_answered.is_set():
+        if not self.answered.is_set():
             self.is_claimed = is_claimed
-            self.is_answered.set()
+            self.answered.set()
 
 
 class PendingDelivery:
@@ -179,7 +179,7 @@ class PendingDeliveries:
 
     async def answered_within(self, turn: TurnWithoutMessage, seconds: float) -> None:
         """Wait for the answer to a turn, at most for so long."""
-        await happens_within(turn.is_answered, seconds, self._clock)
+        await happens_within(turn.answered, seconds, self._clock)
 
     async def pause(self) -> None:
         """Wait until the next search for deliveries that take long."""

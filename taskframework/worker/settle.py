@@ -126,7 +126,7 @@ class SettleStation:
                 self._on_store_away,
             )
         except StoreUnavailableError:
-            return Stale(request.task.task_id, request.fence.fencing_token)
+            return Stale()
         return reply
 
     def _with_delay(self, registration: Registration, attempt: RunningAttempt, outcome: Outcome) -> Outcome:

@@ -308,7 +308,6 @@ def _postpone(postpone: Postpone) -> Write:
 #: Fields that belong to one generation and are emptied for the next.
 _NONE_AFTER_REPLAY = (
     "cancel",
-    "cascade_at",
     "deadline",
     "discarded",
     "error",
