@@ -163,10 +163,10 @@ class ResultStream(StreamingResponse):
     },
 )
 async def submit_batch(request: Request) -> Response:
-    """Store many items of one type. In JSON: up to 1,000 items; all are stored, or none. As `application/x-ndjson`: up
-    to 100,000 items, one on each line, with the options in the query; they are stored, and begin to run, while the
-    upload continues. To continue an upload that was interrupted or had a wrong line, send it again from its beginning
-    with the same idempotency key.
+    """Store many items of one type. In JSON: up to 1,000 items; if one is wrong, none is stored. As
+    `application/x-ndjson`: up to 100,000 items, one on each line, with the options in the query; they are stored, and
+    begin to run, while the upload continues. To continue an upload that was interrupted or had a wrong line, send it
+    again from its beginning with the same idempotency key.
     """
     with trace_of(request, "submit batch"), log_context(user_id=caller_of(request).principal):
         submission = await (_upload_lines(request) if has_type(request, NDJSON) else _submit_json(request))

@@ -217,15 +217,14 @@ def _explain_no_worker(facts: Facts) -> Cause | None:
 
 def _explain_suspect(facts: Facts) -> Cause | None:
     task = facts.task
-    if not is_suspect(task.crashes, facts.max_crashes):
+    if not is_suspect(task, facts.max_crashes):
         return None
-    most = pluralize(facts.max_crashes, "crash", "crashes")
     others = f" Task {facts.running_suspects[0]} is running now." if facts.running_suspects else ""
     return Cause(
         "suspect",
         f"Its worker died {pluralize(task.crashes, 'time')} while running it. A worker runs only one such task at a "
         f"time, so it waits for its turn.{others}",
-        f"It starts when its turn comes. After {most} it becomes a dead letter.",
+        "It starts when its turn comes. After one more crash it becomes a dead letter.",
         {"crashes": task.crashes, "max_crashes": facts.max_crashes, "running": list(facts.running_suspects)},
     )
 

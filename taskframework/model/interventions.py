@@ -75,9 +75,12 @@ class Reap(UngroupedWrite):
         return TaskStatus.RETRYING
 
 
-def is_suspect(crashes: int, max_crashes: int) -> bool:
-    """Return whether a task becomes a dead letter at its next crash. A task that never crashed is not suspected."""
-    return crashes >= max(1, max_crashes - 1)
+def is_suspect(task: Task, max_crashes: int) -> bool:
+    """Return whether a task becomes a dead letter if its present or next attempt crashes. A task that never crashed is
+    not suspected.
+    """
+    attempt = task.attempts if task.status is TaskStatus.RUNNING else task.attempts + 1
+    return task.crashes > 0 and (task.crashes + 1 >= max_crashes or attempt >= task.max_attempts)
 
 
 LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."

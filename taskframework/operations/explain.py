@@ -193,7 +193,7 @@ class ExplainOperations:
         if broker is not None:
             is_connected, is_blocked = broker.is_connected, broker.is_blocked
             facts = replace(facts, is_broker_connected=is_connected, is_broker_blocked=is_blocked)
-        if is_suspect(task.crashes, self._max_crashes):
+        if is_suspect(task, self._max_crashes):
             return replace(facts, running_suspects=await self._running_suspects(scope))
         if task.not_before > facts.now:
             return facts
@@ -203,7 +203,7 @@ class ExplainOperations:
     async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
         running = TaskFilter(status=TaskStatus.RUNNING)
         page = await self._store.list_tasks(scope, running, limit=MAX_LIMIT)
-        suspects: Sequence[str] = [it.task_id for it in page.items if is_suspect(it.crashes, self._max_crashes)]
+        suspects: Sequence[str] = [it.task_id for it in page.items if is_suspect(it, self._max_crashes)]
         return tuple(suspects[:_MAX_NAMED])
 
     async def _running_by_type(self, workers: Sequence[Presence]) -> Mapping[str, int]:

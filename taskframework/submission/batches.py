@@ -21,7 +21,7 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_PART_BYTES
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.subtasks import ALLOW_FAILURES
+from taskframework.model.subtasks import ALLOW_FAILURES, MAX_SUBTASKS
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
 from taskframework.model.waiting import WAIT_CHECK_INTERVAL
@@ -30,9 +30,9 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accept_batch_options, refuse_unknown
-from taskframework.submission.refusals import BatchItemError
+from taskframework.submission.refusals import BatchItemError, BatchTooLargeError
 from taskframework.submission.types import Submittable
-from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
+from taskframework.submission.uploads import Item, SubtaskContent, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
 from taskframework.tasks.values import own_copy
 
@@ -107,7 +107,7 @@ class BatchSubmissionService:
         kind = await self._new_tasks.find(request.task_type)
         batch = self._new_batch(request, kind)
         accepted = list(_accept_items(kind, items, 0))
-        planned = self._with_plan(batch, accepted)
+        planned = self._with_plan(batch, accepted, _contents_of_whole(batch, accepted))
         inserted = await self._insert(batch if planned is None else planned)
         if planned is not None and inserted.is_new:
             return BatchSubmission(inserted.task, is_new=True)
@@ -199,14 +199,10 @@ class BatchSubmissionService:
         }
         return Task.new(fields, **waiting)
 
-    def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
+    def _with_plan(self, batch: Task, items: Sequence[Item], contents: Sequence[SubtaskContent]) -> Task | None:
         """Return the batch with its items as the plan, sealed from the beginning; None if the items are too large."""
-        if not items:
-            raise _no_items_error()
         if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_PART_BYTES:
             return None
-        contents = contents_of(batch, items)
-        check_policy(batch, len(contents))
         planned = [[content.parameters, content.parameters_hash] for content in contents]
         plan = [{**subtask_group(batch), "items": planned}]
         own, subtasks = parts_of(batch)
@@ -216,6 +212,17 @@ class BatchSubmissionService:
             spawn_at=batch.created_at + self._new_tasks.dispatch_after,
             seal_by=None,
         )
+
+
+def _contents_of_whole(batch: Task, items: Sequence[Item]) -> Sequence[SubtaskContent]:
+    """The contents of the sub-tasks of a batch of which all items are known: if they are refused, nothing is stored."""
+    if not items:
+        raise _no_items_error()
+    if len(items) > MAX_SUBTASKS:
+        raise BatchTooLargeError(MAX_SUBTASKS)
+    contents = contents_of(batch, items)
+    check_policy(batch, len(contents))
+    return contents
 
 
 def _no_items_error() -> InvalidRequestError:

@@ -52,7 +52,8 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
     rate_limits = RateLimits(services.buckets, limits, services.registry, clock, count_permits)
     keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, count_permits, metrics.turns.add)
     concurrency = _build_concurrency_limits(process, worker_id)
-    paused, suspects = PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.probation)
+    paused = PausedTypes(process.pauses)
+    suspects = Suspects(store, settings.worker.max_crashes, settings.worker.probation)
     newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
     hold = partial(hold_bucket_of, services.buckets, limits)
     consumer = TaskConsumer(

@@ -15,6 +15,8 @@ from datetime import timedelta
 
 from taskframework.model.interventions import is_suspect
 from taskframework.model.message import CRASHES_HEADER
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.worker.admission import Candidate, PutOff
 
 #: How many suspects may wait for their turn at once, and for how many seconds: each blocks a slot while it waits.
@@ -25,15 +27,17 @@ _PUT_OFF_TIME = timedelta(seconds=5)
 
 
 class Suspects:
-    """`AdmissionCheck` that lets suspects of one worker begin one at a time. The message has the number of crashes."""
+    """`AdmissionCheck` that lets suspects of one worker begin one at a time."""
 
-    def __init__(self, max_crashes: int, probation: timedelta) -> None:
+    def __init__(self, store: TaskStore, max_crashes: int, probation: timedelta) -> None:
         """Start with no suspect running.
 
         Args:
+            store: has the tasks; only those are read whose messages tell of a crash.
             max_crashes: how many crashes make a task a dead letter.
             probation: how long a running suspect makes the next suspect wait.
         """
+        self._tasks = JointReads(store)
         self._max_crashes = max_crashes
         self._probation = probation.total_seconds()
         self._turn = asyncio.Lock()
@@ -41,7 +45,10 @@ class Suspects:
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Let a suspect begin when it has the turn. It keeps the turn until its attempt or its probation ends."""
-        if not is_suspect(_crashes_of(candidate.headers), self._max_crashes):
+        if not _crashes_of(candidate.headers):
+            return None
+        task = await candidate.claimable(self._tasks)
+        if task is None or not is_suspect(task, self._max_crashes):
             return None
         if not await self._wait_for_turn():
             return PutOff(_PUT_OFF_TIME)

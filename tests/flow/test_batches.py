@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from taskframework import BatchConflictError, BatchHandle, BatchItemError, InvalidRequestError, TaskFramework
+from taskframework import (
+    BatchConflictError,
+    BatchHandle,
+    BatchItemError,
+    InvalidRequestError,
+    SubmissionError,
+    TaskFramework,
+)
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.operations.batches import BatchNotRetriedError
+from taskframework.submission.options import BatchOptions
 from taskframework.testing.eventually import eventually
 from tests.flow.conftest import BOTH, Run
 from tests.support.batch_tasks import ALL as EXTRA
@@ -237,6 +246,24 @@ async def test_a_policy_counts_chunks(run: Run) -> None:
         assert (await handle.finished(timeout=60)).status is TaskStatus.COMPLETED
         with pytest.raises(InvalidRequestError, match=r"at_least\(3\) cannot be met with 2 chunks of 2 items"):
             await framework.submit_batch("charges", ["a", "b", "c", "d"], chunk_size=2, policy="at_least(3)")
+
+
+@pytest.mark.parametrize(
+    ("items", "options", "refused"),
+    [
+        (["a" * 600] * 1000, {"policy": "at_least(1001)"}, r"at_least\(1001\) cannot be met with 1,000 sub-tasks"),
+        (["a"] * 600 + ["a" * 300_000] * 5, {"chunk_size": 5}, "5 items together have more than"),
+        (["a"] * 100_001, {}, "more than 100,000 items"),
+    ],
+    ids=["policy", "chunk", "items"],
+)
+async def test_nothing_of_a_large_batch_is_stored_if_it_is_refused(
+    run: Run, items: list[Any], options: BatchOptions, refused: str
+) -> None:
+    async with run(extra=EXTRA) as framework:
+        with pytest.raises(SubmissionError, match=refused):
+            await framework.submit_batch("charges", items, **options)
+        assert (await framework.services.store.list_tasks(EVERYONE, TaskFilter(), limit=1)).items == ()
 
 
 async def test_a_chunk_is_no_larger_than_its_type_wants_it(run: Run) -> None:

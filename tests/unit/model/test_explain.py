@@ -224,11 +224,11 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     ),
     "a suspect": (
         facts(queued(crashes=2, dispatches=1), running_suspects=("other",)),
-        *("suspect", "died 2 times while running it", "After 3 crashes it becomes a dead letter"),
+        *("suspect", "died 2 times while running it", "After one more crash it becomes a dead letter"),
     ),
     "a suspect after one crash": (
         facts(queued(crashes=1, dispatches=1), max_crashes=1),
-        *("suspect", "died 1 time while running it", "After 1 crash it becomes a dead letter"),
+        *("suspect", "died 1 time while running it", "After one more crash it becomes a dead letter"),
     ),
     "put off once": (
         facts(queued(no_handler=1, dispatches=0, next_dispatch_at=NOW + MINUTE)),
