@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -174,6 +175,81 @@ async def test_a_page_says_that_its_task_cannot_be_read_and_recovers(window: Win
     await expect(window.page.get_by_role("alert")).to_contain_text("There is no such task.")
     await window.page.unroute(f"**/api/v1/tasks/{task_id}")
     await expect(window.page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_a_letter_that_changed_meanwhile_is_replayed_with_the_parameters_that_are_shown(
+    window: Window, shop: Installation
+) -> None:
+    failed = shop.ended(shop.submit("charge-account", {"account": 1, "amount": 0}), "FAILED")
+
+    async def fail_again(account: int) -> None:
+        """Somebody else replays it, with other parameters; it fails again, and the page looks at it."""
+        body = {"ids": [failed], "parameters": {"account": account, "amount": 0}}
+        shop.api.post("/admin/dead-letters/replay", json=body).raise_for_status()
+        shop.ended(failed, "FAILED")
+        await window.page.clock.fast_forward(6_000)
+
+    await window.page.clock.install()
+    await window.go(f"dead-letters/{failed}")
+    parameters = window.page.get_by_label("Parameters of the replay")
+    await expect(parameters).to_have_value(re.compile('"account": 1,'))
+    await fail_again(2)
+    await expect(parameters).to_have_value(re.compile('"account": 2,'))
+    async with window.page.expect_request("**/admin/dead-letters/replay") as tried:
+        await window.button("Dry run").click()
+    assert (await tried.value).post_data_json == {"ids": [failed], "dry_run": True}, "with the parameters that it has"
+
+    await parameters.fill('{"account": 3, "amount": 5}')
+    await fail_again(4)
+    await window.shows("The stored parameters have changed meanwhile.")
+    await expect(parameters).to_have_value('{"account": 3, "amount": 5}')
+    await window.button("Replay").click()
+    await window.answer("Replay")
+    await window.status_is("completed")
+    assert shop.api.get(f"/tasks/{failed}").json()["result"] == 3
+
+
+async def test_a_discard_of_what_is_no_longer_a_dead_letter_says_so(window: Window, shop: Installation) -> None:
+    failed = shop.ended(shop.submit("charge-account", {"account": 1, "amount": 0}), "FAILED")
+    await window.go(f"dead-letters/{failed}")
+    await window.button("Discard").click()
+    window.expected = ("404",)
+    body = {"ids": [failed], "parameters": {"account": 1, "amount": 1}}
+    shop.api.post("/admin/dead-letters/replay", json=body).raise_for_status()
+    shop.ended(failed, "COMPLETED")
+    dialog = window.page.get_by_role("dialog")
+    await dialog.locator("[name=reason]").fill("a try")
+    await dialog.get_by_role("button", name="Discard").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("COMPLETED")
+    await expect(window.page.get_by_text("Discarded.")).to_have_count(0)
+
+
+async def test_numbers_stay_as_they_are_when_something_else_is_edited(window: Window, shop: Installation) -> None:
+    stored = {"account": 1, "amount": -0.0}
+    failed = shop.ended(shop.submit("charge-account", stored), "FAILED")
+    await window.go(f"dead-letters/{failed}")
+    parameters = window.page.get_by_label("Parameters of the replay")
+    await expect(parameters).to_have_value('{\n  "account": 1,\n  "amount": -0.0\n}')
+    schedule = {"name": "exact", "every": "7d", "task_type": "charge-account", "parameters": stored}
+    assert shop.api.post("/admin/schedules", json=schedule).status_code == 201
+    await window.go("schedules/exact?form=edit")
+    await window.page.locator("main form [name=every]").fill("8d")
+    await window.button("Save").click()
+    await window.shows("every 8d")
+    assert '"parameters":{"account":1,"amount":-0.0}' in shop.api.get("/admin/schedules/exact").text
+
+
+async def test_a_browser_that_rounds_a_number_does_not_save_it(window: Window, shop: Installation) -> None:
+    stored = {"account": 2**60 + 1, "amount": 1}
+    schedule = {"name": "large", "every": "7d", "task_type": "charge-account", "parameters": stored}
+    assert shop.api.post("/admin/schedules", json=schedule).status_code == 201
+    await window.page.add_init_script("delete JSON.rawJSON")
+    await window.go("schedules/large?form=edit")
+    await window.page.locator("main form [name=every]").fill("8d")
+    await window.button("Save").click()
+    await expect(window.page.get_by_role("alert")).to_contain_text("This browser would change the number")
+    kept = shop.api.get("/admin/schedules/large").json()
+    assert (kept["every"], kept["parameters"]) == ("7d", stored)
 
 
 async def test_streams_that_were_left_leave_nothing_behind(window: Window, shop: Installation) -> None:

@@ -1,5 +1,5 @@
 // Calls of the HTTP interface: each sends the key, and an answer that is not a success becomes a Problem.
-import { parse } from "./json.js";
+import { parse, refuseRounded } from "./json.js";
 import { store } from "./store.js";
 
 const BASE = new URL("api/v1/", document.baseURI);
@@ -56,7 +56,8 @@ export function authorization() {
 }
 
 // The answer: {status, location, data}. An answer that breaks off in the middle counts as no answer.
-async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
+async function request(path, { method = "GET", query, headers = {}, body, signal, isExact } = {}) {
+  refuseRounded(body);
   const given = { ...authorization(), ...headers };
   if (body !== undefined) given["Content-Type"] = "application/json";
   const silence = AbortSignal.timeout(method === "GET" ? LONGEST_LOOK : LONGEST_CALL);
@@ -76,7 +77,7 @@ async function request(path, { method = "GET", query, headers = {}, body, signal
   if (!answer.ok) throw refused(answer, text);
   // The caller is known even while the store is away.
   if (path !== "me" || away.get()?.isSilent) away.set(null);
-  return { status: answer.status, location: answer.headers.get("location"), data: text ? parse(text) : null };
+  return { status: answer.status, location: answer.headers.get("location"), data: text ? parse(text, { isExact }) : null };
 }
 
 export const sayAway = () => away.set({ title: AWAY.detail, isSilent: true });
@@ -98,8 +99,9 @@ export function refusal({ status, headers }, text) {
   }
 }
 
-export async function get(path, query, signal) {
-  return (await request(path, { query, signal })).data;
+// With `isExact` for an answer that contains values to edit: see `parse`.
+export async function get(path, query, signal, isExact = false) {
+  return (await request(path, { query, signal, isExact })).data;
 }
 
 export function post(path, body, { query, headers, method = "POST" } = {}) {

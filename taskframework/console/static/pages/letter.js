@@ -1,6 +1,6 @@
 // One dead letter in full: why it failed, its history, its parameters, which can be changed, dry run and replay.
 import { go, to } from "../lib/address.js";
-import { get, part, post } from "../lib/api.js";
+import { Problem, get, part, post } from "../lib/api.js";
 import { html, useState } from "../lib/dom.js";
 import { asJson, at, kindOfError } from "../lib/format.js";
 import { useLoad } from "../lib/load.js";
@@ -17,7 +17,7 @@ import { Timeline } from "../parts/timeline.js";
 const LOOK = 5000;
 
 export function Letter({ name }) {
-  const loaded = useLoad((signal) => get(`admin/dead-letters/${part(name)}`, {}, signal), [name], { every: () => LOOK });
+  const loaded = useLoad((signal) => get(`admin/dead-letters/${part(name)}`, {}, signal, true), [name], { every: () => LOOK });
   const letter = loaded.data;
   if (!letter) return html`<${Head} title="Dead letter" /><${Waiting} of=${loaded} />`;
   return html`<${Workbench} letter=${letter} isGone=${loaded.problem?.status === 404} />`;
@@ -101,7 +101,8 @@ const askDiscard = (letter) => ask({
   danger: true,
   fields: [{ ...REASON, isRequired: true }],
   run: async ({ reason }) => {
-    await post("admin/dead-letters/discard", { ids: [letter.id], reason });
+    const [{ error }] = (await post("admin/dead-letters/discard", { ids: [letter.id], reason })).data.items;
+    if (error) throw new Problem(error.status, error);
     say("Discarded.");
     go(["dead-letters"]);
   },

@@ -1,7 +1,7 @@
 // The form for a new schedule, and for a new definition of an existing one.
 import { go, to } from "../lib/address.js";
 import { because, part, post } from "../lib/api.js";
-import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
+import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { asJson } from "../lib/format.js";
 import { say } from "../lib/messages.js";
 import { Action, Head, Problem } from "../parts/basics.js";
@@ -26,10 +26,9 @@ const namesOf = (types, schedule) => [...new Set([...(schedule ? [schedule.task_
 
 function Form({ type, names, choose, schedule }) {
   const isOwn = schedule?.task_type === type.task_type;
-  const first = useMemo(() => (isOwn ? schedule.parameters : sample(type.parameters_schema)), [type]);
+  const first = useMemo(() => (isOwn ? schedule.parameters : sample(type.parameters_schema)), [type, isOwn && asJson(schedule.parameters)]);
   const [parameters, setParameters] = useState(first);
   const [problem, setProblem] = useState(null);
-  useEffect(() => setParameters(() => first), [asJson(first)]);
   const form = useRef(null);
   const save = async () => {
     try {
@@ -56,7 +55,7 @@ function Form({ type, names, choose, schedule }) {
         <${Field} ...${REASON} />
       </div>
     </div>
-    <${Editor} value=${first} tell=${setParameters} errors=${ofParameters(problem)} schema=${type.parameters_schema} />
+    <${Editor} key=${type.task_type} value=${first} tell=${setParameters} errors=${ofParameters(problem)} schema=${type.parameters_schema} />
     <${Problem} problem=${problem} />
     <div class="actions"><${Action} role="operator" class="main" hotkey="s" disabled=${parameters === undefined} onPress=${save}>Save<//>
       <a class="button" href=${leave}>Leave it as it is</a></div>

@@ -34,7 +34,7 @@ const COLUMNS = [
 
 export function Schedule({ name, query }) {
   const path = `admin/schedules/${part(name)}`;
-  const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: LOOK });
+  const loaded = useLoad((signal) => get(path, {}, signal, true), [name], { every: LOOK });
   const one = loaded.data;
   if (!one) return html`<${Head} title=${name} /><${Waiting} of=${loaded} what="The schedule" />`;
   if (query.form) return html`<${ScheduleForm} schedule=${one} />`;

@@ -1,34 +1,37 @@
 // Parameters as JSON that can be changed. If the text is not JSON, an error beside it says so before anything is sent.
-import { html, useEffect, useState } from "../lib/dom.js";
+import { html, useLayoutEffect, useState } from "../lib/dom.js";
 import { asJson } from "../lib/format.js";
-import { parse } from "../lib/json.js";
+import { parse, refuseRounded } from "../lib/json.js";
 
-// `tell(value)` gets the value of the text; undefined while the text is not JSON.
+// `value` is what is stored, and is shown until the user types; what was typed stays when the stored value changes.
+// `tell(value)` gets the value of the text that is shown, so that this is what is sent; undefined while it is not JSON.
 export function Editor({ id = "parameters", label = "Parameters", value, tell, errors = [], schema }) {
-  const [text, setText] = useState(asJson(value));
-  const [wrong, setWrong] = useState("");
-  useEffect(() => setText(asJson(value)), [asJson(value)]);
-  const change = (event) => {
-    setText(event.target.value);
-    const [read, problem] = meant(event.target.value);
-    setWrong(problem);
-    tell(read);
-  };
-  const said = [wrong, ...errors.map(({ field, message }) => `${field}: ${message}`)].filter(Boolean);
+  const stored = asJson(value);
+  const [typed, setTyped] = useState(null);
+  const text = typed?.text ?? stored;
+  const [read, wrong] = typed ? meant(text) : [value, ""];
+  useLayoutEffect(() => tell(read), [text]);
+  const change = (event) => setTyped({ text: event.target.value, over: typed?.over ?? stored });
+  const problems = [wrong, ...errors.map(({ field, message }) => `${field}: ${message}`)].filter(Boolean);
+  const said = typed && typed.over !== stored ? [CHANGED, ...problems] : problems;
   return html`<div class="editor">
     <label for=${id}>${label}</label>
     <textarea id=${id} rows=${Math.min(16, Math.max(4, text.split("\n").length + 1))} spellcheck=${false}
-      aria-invalid=${said.length > 0} aria-describedby="${id}-said" value=${text} onInput=${change}></textarea>
+      aria-invalid=${problems.length > 0} aria-describedby="${id}-said" value=${text} onInput=${change}></textarea>
     <div id="${id}-said" class="said" aria-live="polite">${said.map((line) => html`<p key=${line}>${line}</p>`)}</div>
     ${schema && html`<details><summary>Accepted parameters</summary><pre class="json">${asJson(schema)}</pre></details>`}
   </div>`;
 }
 
+const CHANGED = "The stored parameters have changed meanwhile. Reload the page to see them.";
+
 function meant(text) {
   try {
-    return [parse(text, { isExact: true }), ""];
+    const value = parse(text, { isExact: true });
+    refuseRounded(value);
+    return [value, ""];
   } catch (error) {
-    return [undefined, `This is not JSON: ${error.message}`];
+    return [undefined, error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message];
   }
 }
 
