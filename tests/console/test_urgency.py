@@ -252,6 +252,18 @@ async def test_a_browser_that_rounds_a_number_does_not_save_it(window: Window, s
     assert (kept["every"], kept["parameters"]) == ("7d", stored)
 
 
+async def test_all_results_of_a_stream_are_listed(window: Window, shop: Installation) -> None:
+    stream = {"key": "long", "mode": "ordered_results"}
+    ids = [shop.submit("naps", 0, stream=stream, user_id="many") for _ in range(120)]
+    for task_id in ids:
+        shop.ended(task_id, "COMPLETED")
+    await window.go("streams?key=long&user_id=many")
+    table = window.page.get_by_role("table", name="Results")
+    await table.wait_for()
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(table).to_have_attribute("aria-rowcount", "121")
+
+
 async def test_streams_that_were_left_leave_nothing_behind(window: Window, shop: Installation) -> None:
     one, other = (shop.submit("naps", 0, not_before=_LATER) for _ in range(2))
     await window.page.clock.install()

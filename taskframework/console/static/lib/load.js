@@ -68,7 +68,8 @@ function looked(load, setState, every) {
 // A list that is read page by page. Returns {items, isDone, problem, more, reload}.
 // `more()` reads the next page, and is another function once there is a next one. `reload()` reads the present rows
 // again; if the list is too long for that, it reads the first page once the user is back at the top.
-export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
+// `isEndless` is for the results of a stream: each page names the position of the next one, and the last is empty.
+export function usePages(path, query, { limit = PAGE, every = 0, isEndless = false } = {}) {
   const inputs = [path, JSON.stringify(query)];
   const rows = useRef(limit);
   const shown = useRef(null);
@@ -76,6 +77,10 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
     rows.current = limit;
     shown.current = null;
   }, inputs);
+  const pageAt = async (cursor, size, signal) => {
+    const page = await get(path, { ...query, limit: size, [isEndless ? "from_position" : "cursor"]: cursor }, signal);
+    return isEndless && page.items.length === 0 ? { ...page, next_cursor: null } : page;
+  };
   const list = useLoad(async (signal) => {
     if (rows.current > REFRESHED && isAtTop()) rows.current = limit;
     if (rows.current > REFRESHED && shown.current) return shown.current;
@@ -83,8 +88,11 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
     // `rows` may grow meanwhile: a page that `more` reads now would be lost, and the list would jump.
     for (let asked = 0; asked < rows.current && read.cursor !== null;) {
       const size = Math.min(MOST, rows.current - asked);
-      read = joined(read, await get(path, { ...query, limit: size, cursor: read.cursor }, signal));
-      asked += size;
+      const page = await pageAt(read.cursor, size, signal);
+      read = joined(read, page);
+      // A short page of an endless list may be the last one before the empty one: otherwise `more` would read that one
+      // after each look, and each time make the list longer.
+      asked += isEndless ? page.items.length : size;
     }
     return read;
   }, inputs, { every });
@@ -98,7 +106,7 @@ export function usePages(path, query, { limit = PAGE, every = 0 } = {}) {
     if (!cursor || reading.current === wanted) return;
     reading.current = wanted;
     try {
-      const page = await get(path, { ...query, limit, cursor });
+      const page = await pageAt(cursor, limit);
       // By now this may be another list, or the same list may have been read again.
       list.change((old) => {
         if (old.cursor !== cursor) return old;

@@ -44,7 +44,7 @@ function Stream({ name, user }) {
   const owner = { user_id: user };
   const loaded = useLoad((signal) => get(path, owner, signal), [name, user], { every: LOOK });
   const waiting = usePages("tasks", { stream: name, ...owner }, { limit: 100, every: LOOK });
-  const results = useLoad((signal) => get(`${path}/results`, { ...owner, limit: 100 }, signal), [name, user], { every: LOOK });
+  const results = usePages(`${path}/results`, owner, { limit: 100, every: LOOK, isEndless: true });
   const stream = loaded.data;
   if (!stream) return html`<${Waiting} of=${loaded} />`;
   return html`
@@ -62,8 +62,8 @@ function Stream({ name, user }) {
       ["Submitted so far", count(stream.next_position)],
     ]} /><//>
     <${Section} title="Tasks, the newest first">${waiting.items && html`<${TaskTable} items=${waiting.items} list=${waiting} label="Tasks of the stream" />`}<//>
-    <${Section} title="Results in order">${results.data && html`<${Table} label="Results" rows=${results.data.items} columns=${RESULTS}
-      idOf=${(one) => one.position} empty="No results yet." />`}<//>`;
+    <${Section} title="Results in order">${results.items && html`<${Table} label="Results" rows=${results.items} columns=${RESULTS}
+      more=${results.more} isDone=${results.isDone} idOf=${(one) => one.position} empty="No results yet." />`}<//>`;
 }
 
 const RESULTS = [
