@@ -8,6 +8,7 @@ import re
 import pytest
 
 from taskframework.console.routes import PREFIX, files
+from taskframework.model.events import EVENT_BY_ENTRY_TYPE
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
 from tests.unit.api.conftest import Api, problem_of
 
@@ -35,6 +36,12 @@ def test_the_console_knows_every_status() -> None:
     for name, statuses in {**known, "KINDS": set(TaskStatus)}.items():
         [said] = re.findall(rf"const {name} = (.*?);\n", text, re.DOTALL)
         assert set(re.findall(r"\b[A-Z_]{2,}", said)) == statuses, f"{name} of lib/status.js: see docs/adding/status.md"
+
+
+def test_the_events_page_filters_by_every_type_of_event() -> None:
+    [listed] = re.findall(r"const KINDS = (.*?);\n", _TEXTS["pages/events.js"], re.DOTALL)
+    # A report of progress is no entry of the history.
+    assert sorted(re.findall(r"\w+", listed)) == sorted({*EVENT_BY_ENTRY_TYPE, "progress"})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,10 @@ import { Filters, asOptions, useTypes } from "../parts/filters.js";
 import { Table } from "../parts/table.js";
 
 const MOST = 2000; // events that are kept to scroll back
-const KINDS = ["submitted", "started", "progress", "retrying", "waiting", "completed", "failed", "dead_letter", "cancelled", "released", "replayed", "retry_requested"];
+const KINDS = [
+  "submitted", "replaced", "unblocked", "skipped", "started", "progress", "retrying", "retry_requested", "waiting", "signalled", "resumed", "sealed",
+  "released", "completed", "completed_with_errors", "failed", "dead_letter", "cancel_requested", "cancelled", "replayed", "reopened", "discarded",
+];
 
 export function Events({ query }) {
   const types = useTypes();
