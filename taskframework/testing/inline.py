@@ -14,11 +14,20 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 from pydantic import TypeAdapter
 
 from taskframework.clock import SystemClock
-from taskframework.errors import InvalidRequestError
+from taskframework.errors import InvalidRequestError, ValueNotStorableError
+from taskframework.model.outcome import classify
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Signal, StepOutcome, new_task_id
-from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES, Json, check_storable
-from taskframework.submission.options import refuse_unknown
+from taskframework.model.task import Signal, StepOutcome, Subtasks, new_task_id
+from taskframework.model.values import (
+    MAX_PROGRESS_BYTES,
+    MAX_RESULT_BYTES,
+    MAX_SIGNAL_BYTES,
+    MAX_STEP_BYTES,
+    Json,
+    check_storable,
+)
+from taskframework.model.view import error_view
+from taskframework.submission.options import accept_name, refuse_unknown
 from taskframework.submission.subtasks import accept_subtask_options
 from taskframework.tasks.by_class import accept_by_class
 from taskframework.tasks.context import TaskContext
@@ -36,8 +45,8 @@ from taskframework.tasks.subtasks import (
     WantedSubtasks,
     adding_number_to_errors,
 )
-from taskframework.tasks.values import copy_json, to_storable_json
-from taskframework.worker.attempt_outcome import refuse_forgotten_calls, storable_result
+from taskframework.tasks.values import copy_json, reason_of, to_storable_json
+from taskframework.worker.attempt_outcome import outcome_of_one, refuse_forgotten_calls
 from taskframework.worker.plan import common_policy, require_enough
 from taskframework.worker.threads import value_of, value_or_error
 
@@ -49,19 +58,20 @@ Executable = BackgroundTaskExecutable[P, R] | type[BackgroundTaskExecutable[P, R
 class About(TypedDict, total=False):
     """The options of `run`, which describe the attempt.
 
-    `attempt` is its number, `user_id` the owner of the task, `steps` what earlier attempts recorded by `once`,
-    `cancelled` the value of `is_cancel_requested`. With `outcomes`, `run` calls `on_subtasks_finished`; they are the
-    results of the sub-tasks, or an exception for each that failed. With `signal`, the name of a signal, it calls
-    `on_signal`; `payload` is the content of the signal, and `timed_out` says that it did not come. `middleware` is
-    around the code as in a worker, and `resources` are what the code can ask for: objects, or doubles of a subclass.
+    `attempt` is its number, `user_id` the owner of the task, `steps` what earlier attempts recorded by `once`: JSON or
+    models, by name; `cancelled` is the value of `is_cancel_requested`. With `outcomes`, `run` calls
+    `on_subtasks_finished`; they are the results of the sub-tasks, or an exception for each that failed. With `signal`,
+    the name of a signal, it calls `on_signal`; `payload` is the content of the signal, JSON or a model, which the code
+    gets as JSON, and `timed_out` says that it did not come. `middleware` is around the code as in a worker, and
+    `resources` are what the code can ask for: objects, or doubles of a subclass.
     """
 
     attempt: int
     user_id: str
-    steps: Mapping[str, Json]
+    steps: Mapping[str, object]
     outcomes: Sequence[object]
     signal: str
-    payload: Json
+    payload: object
     timed_out: bool
     cancelled: bool
     middleware: Sequence[Middleware]
@@ -83,7 +93,8 @@ class Ran(Generic[R]):
     """The results of an attempt.
 
     Attributes:
-        result: the value that the code returned, as a store gives it back; None if the task goes on in another method.
+        result: the value that the code returned, as a store gives it back; None if the task goes on in another method:
+            a worker ignores what the code returned beside sub-tasks then.
         progress: every value of `update_progress`, as JSON.
         subtasks: the sub-tasks that were submitted, in this order.
         steps: the outcome of each step of `once`, also of steps of earlier attempts.
@@ -115,31 +126,36 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
     Raises:
         SubmissionError: if the parameters of the task do not fit, or what a sub-task was given.
         BadResultError: if the result does not fit the class, or cannot be stored.
+        InvalidRequestError: if the class has no method for what `about` says, or for a signal that the code waits for.
+        ValueNotStorableError: if steps, outcomes or the payload of a signal could not be stored.
         ConfigurationError: if the code asks for a resource that is not given.
         TypeError: for an argument that does not exist, which names the nearest one, or one that means nothing here.
         Exception: any error that the code raises.
     """
     _refuse_what_means_nothing(about)
     registration = TaskRegistry().register(task)
-    ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
+    steps = about.get("steps", {}).items()
+    ran: Ran[Any] = Ran(steps={name: to_storable_json(it, f"step {name!r}", MAX_STEP_BYTES) for name, it in steps})
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
     context = _context(registration, control, registration.accept(parameters)[0], about)
     surroundings = WorkerExtensions(about.get("middleware", ()), Resources(about.get("resources", ())))
     match about:
         case {"signal": name}:
-            now, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
-            signal = Signal(name, name, now, payload, timed_out=is_late)
+            payload = to_storable_json(about.get("payload"), "payload", MAX_SIGNAL_BYTES)
+            is_late = about.get("timed_out", False)
+            signal = Signal(accept_name(name, "name"), name, SystemClock().now(), payload, timed_out=is_late)
             returned = await _call(registration, surroundings, "signal", context, signal)
         case {"outcomes": _}:
             returned = await _call(registration, surroundings, "resume", context, _summary(control))
         case _:
             returned = await _call(registration, surroundings, "execute", context)
     refuse_forgotten_calls(context, returned)
-    control.check_policy(registration.executable.options.subtasks)
+    subtasks = control.planned(registration)
+    outcome = outcome_of_one(registration, returned, subtasks)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
-    elif not (ran.subtasks and returned is None and "resume" in registration.stages):
-        ran.result = read_result(kind_of(task), storable_result(registration, returned))
+    elif subtasks is None or not subtasks.resumes:
+        ran.result = read_result(kind_of(task), outcome.result)
     return ran
 
 
@@ -195,10 +211,17 @@ class _Control:
             future.set_result([f"subtask-{next(self._slot_numbers)}" for _ in subtasks])
         return future
 
-    def check_policy(self, of_type: str) -> None:
-        """Refuse a policy that the planned sub-tasks can never meet; `of_type` is that of the task type."""
-        if self._is_planned:
-            require_enough(self._policy or of_type, len(self._ran.subtasks))
+    def planned(self, registration: Registration) -> Subtasks | None:
+        """The round that would begin now; None if the code submitted no sub-tasks.
+
+        Raises:
+            InvalidRequestError: if its policy can never be met.
+        """
+        if not self._is_planned:
+            return None
+        policy, planned = self._policy or registration.executable.options.subtasks, len(self._ran.subtasks)
+        require_enough(policy, planned)
+        return Subtasks(planned, None, policy=policy, resumes="resume" in registration.stages)
 
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
         return _completed_future(list(self._outcomes[after_slot + 1 :]))
@@ -225,12 +248,15 @@ def _outcomes_of(outcomes: Sequence[object]) -> list[SubtaskOutcome]:
 
 
 def _outcome_of(slot: int, outcome: object) -> SubtaskOutcome:
-    if not isinstance(outcome, Exception):
+    if isinstance(outcome, Exception):
+        error = error_view(classify(outcome).error)
+        return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.FAILED, None, error)
+    try:
         result = TypeAdapter(Any).dump_python(outcome, mode="json", by_alias=True)
-        check_storable(result, f"outcome {slot}", MAX_RESULT_BYTES)
-        return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, result, None)
-    error = {"code": "error", "type": type(outcome).__qualname__, "message": str(outcome)}
-    return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.FAILED, None, error)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueNotStorableError(f"outcome {slot}", reason_of(error)) from None
+    check_storable(result, f"outcome {slot}", MAX_RESULT_BYTES)
+    return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, result, None)
 
 
 def _summary(control: _Control) -> SubtaskSummary:

@@ -69,6 +69,11 @@ def outcome_of(registration: Registration, task: Task, returned: Any, subtasks: 
         _require_result_of_each(returned, len(task.parameters))
     if call.is_chunk or call.stage == "batch":
         return Succeeded(_result_of_many(registration, call, returned, subtasks))
+    return outcome_of_one(registration, returned, subtasks)
+
+
+def outcome_of_one(registration: Registration, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
+    """`outcome_of` for a task that is neither a chunk nor a batch."""
     wait = returned if isinstance(returned, WaitForSignal) else None
     if wait is not None and "signal" not in registration.stages:
         raise InvalidRequestError(

@@ -203,3 +203,90 @@ async def test_a_plain_function_that_stops_an_iteration_ends_with_an_error() -> 
 
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         await asyncio.wait_for(run(stops), 30)
+
+
+class Waits(BackgroundTaskExecutable[None, None]):
+    """Waits for a signal, and has no method for it."""
+
+    task_type = "waits"
+
+    async def execute(self, context: TaskContext[None]) -> Any:
+        return context.wait_for(signal="approved")
+
+
+class Hears(BackgroundTaskExecutable[None, Any]):
+    """Gives the payload of its signal."""
+
+    task_type = "hears"
+
+    async def execute(self, context: TaskContext[None]) -> Any:
+        return context.wait_for(signal="approved")
+
+    async def on_signal(self, context: TaskContext[None], signal: Signal) -> Any:
+        return [type(signal.payload).__name__, signal.payload]
+
+
+async def test_a_signal_for_which_there_is_no_method_is_refused_as_by_a_worker() -> None:
+    with pytest.raises(InvalidRequestError, match="'waits' cannot continue when it comes"):
+        await run(Waits)
+
+
+async def test_the_payload_of_a_signal_comes_as_json_within_its_limits() -> None:
+    assert (await run(Hears, signal="approved", payload=Words(words=3))).result == ["dict", {"words": 3}]
+    for payload, message in ((object(), "object is not a JSON type"), ("x" * 65_536, "the limit is 65,536")):
+        with pytest.raises(ValueNotStorableError, match=message):
+            await run(Hears, signal="approved", payload=payload)
+    with pytest.raises(InvalidRequestError, match="printable ASCII"):
+        await run(Hears, signal="ge\u00e4ndert")
+
+
+class Plans(BackgroundTaskExecutable[int, int]):
+    """Submits so many sub-tasks, and returns what a worker ignores, since another method continues."""
+
+    task_type = "plans"
+
+    async def execute(self, context: TaskContext[int]) -> Any:
+        await context.submit_subtasks(counts, ["one"] * context.parameters)
+        return None if context.parameters == 0 else "no number"
+
+    async def on_subtasks_finished(self, context: TaskContext[int], summary: SubtaskSummary) -> int:
+        assert context.parameters == 0
+        return summary.total
+
+
+async def test_a_task_that_goes_on_after_its_sub_tasks_has_no_result_yet() -> None:
+    """A round of no sub-tasks continues too, and a value beside sub-tasks is not looked at."""
+    for number in (0, 2):
+        ran = await run(Plans, number)
+        assert (ran.result, len(ran.subtasks)) == (None, number)
+
+
+class Errors(BackgroundTaskExecutable[None, Any]):
+    task_type = "errors"
+
+    async def execute(self, context: TaskContext[None]) -> Any:
+        return await context.once("charge", lambda: None)
+
+    async def on_subtasks_finished(self, context: TaskContext[None], summary: SubtaskSummary) -> Any:
+        return [outcome.error async for outcome in summary.outcomes()]
+
+
+async def test_a_failed_outcome_has_the_error_that_a_store_would_have() -> None:
+    ran = await run(Errors, outcomes=[RetryableError("busy"), ValueError("boo")])
+    assert ran.result is not None
+    mine, builtin = ran.result
+    assert mine.keys() == {"code", "type", "message", "retryable", "fingerprint"}
+    assert (mine["code"], mine["type"]) == ("execution_error", "taskframework.errors.RetryableError")
+    assert (mine["message"], mine["retryable"]) == ("busy", True)
+    assert (builtin["type"], builtin["message"], builtin["retryable"]) == ("ValueError", "boo", False)
+
+
+async def test_steps_and_outcomes_must_be_storable() -> None:
+    assert (await run(Errors, steps={"charge": Words(words=2)})).result == {"words": 2}
+    for about, message in (
+        ({"steps": {"charge": object()}}, "step 'charge'"),
+        ({"steps": {"charge": "x" * 262_144}}, "the limit is 262,144"),
+        ({"outcomes": [object()]}, "outcome 0"),
+    ):
+        with pytest.raises(ValueNotStorableError, match=message):
+            await run(Errors, **about)
