@@ -109,10 +109,10 @@ def as_json(content: Any, what: str = "request") -> bytes:
         ValueNotStorableError: if it cannot be written as JSON, or if it would become another value.
     """
     try:
-        known = _ANY.dump_python(content, warnings=False)
+        known = _ANY.dump_python(content, by_alias=True, warnings=False)
         refuse_values_lost_in_json(known, what)
         # A repeated submission must have the same parameters, and a set has another order in each process.
-        return to_json(with_sorted_sets(known, _ANY.dump_python(content, mode="json", warnings=False)))
+        return to_json(with_sorted_sets(known, _ANY.dump_python(content, mode="json", by_alias=True, warnings=False)))
     except (ValueError, RecursionError) as error:
         raise ValueNotStorableError(what, str(error)) from None
 
@@ -121,13 +121,17 @@ def resource_path(folder: str, name: str | RemoteTask[Any] | RemoteBatch[Any], *
     """The path of something by its id, below the prefix.
 
     Raises:
-        TaskNotFoundError: if nothing can have this id, because it would lead to another path.
+        TaskNotFoundError: if nothing can have this id, because it would lead to another path or is not valid Unicode.
         TypeError: if it is no id.
     """
     name = id_of(name)
+    try:
+        quoted = quote(name, safe="")
+    except UnicodeEncodeError:  # half a character
+        raise TaskNotFoundError(name, what=what) from None
     if name in ("", ".", "..") or "/" in name:
         raise TaskNotFoundError(name, what=what)
-    return f"{folder}/{quote(name, safe='')}"
+    return f"{folder}/{quoted}"
 
 
 def cancel_call(path: str, reason: str | None, error_context: Mapping[str, Any]) -> Call:

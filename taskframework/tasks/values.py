@@ -108,7 +108,7 @@ def with_sorted_sets(value: Any, plain: Json) -> Json:
     match value, plain:
         case (set() | frozenset(), list()):
             return sorted(plain, key=lambda item: json.dumps(item, sort_keys=True))
-        case (list() | tuple(), list()) if len(value) == len(plain):
+        case (list() | tuple() | deque(), list()) if len(value) == len(plain):
             return [with_sorted_sets(*pair) for pair in zip(value, plain, strict=True)]
         case (dict(), dict()) if len(value) == len(plain):
             pairs = zip(value.values(), plain.items(), strict=True)
