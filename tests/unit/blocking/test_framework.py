@@ -45,6 +45,7 @@ from taskframework import (
     task,
 )
 from taskframework.blocking import thread
+from taskframework.blocking.program_end import ProgramEndsError
 from taskframework.blocking.thread import BeingClosedError, ClosedMeanwhileError, _Loop
 from taskframework.errors import NotRunningError, StoreClosedError, StoreMisconfiguredError
 
@@ -261,6 +262,16 @@ def test_a_closed_framework_is_opened_again_by_the_next_call(tasks: SyncTaskFram
     assert tasks.get(handle.task_id).parameters == 4
 
 
+def test_a_handle_from_before_a_close_works_afterwards(tasks: SyncTaskFramework) -> None:
+    handle, batch = tasks.submit(double, 4), tasks.submit_batch(double, [1, 2])
+    tasks.close()
+    assert handle.result(timeout=PATIENCE) == 8
+    assert (handle.task().status, handle.finished().status) == (TaskStatus.COMPLETED, TaskStatus.COMPLETED)
+    tasks.close()
+    assert [item.result for item in batch.results()] == [2, 4]
+    assert batch.finished(timeout=PATIENCE).status == batch.status().status == TaskStatus.COMPLETED
+
+
 def test_a_call_that_finds_the_store_closed_already_is_told_of_the_close(tasks: SyncTaskFramework) -> None:
     tasks.open()
     running = tasks._thread._running
@@ -404,6 +415,27 @@ def test_a_framework_that_cannot_be_opened_is_tried_again_by_the_next_call(tmp_p
     file.unlink()
     with tasks, pytest.raises(UnknownTaskTypeError, match=f"This store is {file}."):
         tasks.submit("double", 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("can't start new thread", RuntimeError), ("can't create new thread at interpreter shutdown", ProgramEndsError)],
+)
+def test_a_thread_that_cannot_be_started_is_told_with_its_reason(
+    tasks: SyncTaskFramework, monkeypatch: pytest.MonkeyPatch, reason: str, kind: type[Exception]
+) -> None:
+    """A system without threads left is no end of the program, and the next call tries again."""
+
+    def fails(_: object) -> None:
+        raise RuntimeError(reason)
+
+    tasks.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(kind) as refused:
+            tasks.submit(double, 4)
+    assert type(refused.value) is kind
+    assert tasks.submit(double, 4).result(timeout=PATIENCE) == 8
 
 
 def test_a_loop_that_cannot_be_made_keeps_no_caller_waiting(

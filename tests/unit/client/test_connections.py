@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -46,7 +46,13 @@ class _Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+    with _served(_Api) as url:
+        yield url
+
+
+@contextmanager
+def _served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -151,6 +157,21 @@ async def test_a_wrong_variable_of_the_environment_is_named(
         with pytest.raises(ConfigurationError, match=said) as refused:
             await calls[kind]()
     assert name in refused.value.hint
+
+
+def test_more_threads_share_a_client_than_httpx_has_connections_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of a hundred threads took all connections, and every further call failed."""
+    threads = 101
+    all_there = threading.Barrier(threads, timeout=60)
+
+    class Api(_Api):
+        def do_GET(self) -> None:
+            all_there.wait()
+            super().do_GET()
+
+    monkeypatch.setattr(ThreadingHTTPServer, "request_queue_size", threads)
+    with _served(Api) as url, closing(SyncTaskClient(url, timeout=5)) as client, ThreadPoolExecutor(threads) as pool:
+        assert len([task.task_id for task in pool.map(client.get, ["t"] * threads)]) == threads
 
 
 def test_a_process_that_was_forked_opens_its_own_connections(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

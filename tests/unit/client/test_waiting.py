@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from taskframework import ApiUnavailableError, ResultTimeoutError, TaskFailedError, TaskNotFoundError
+from taskframework import task as declare_task
 from taskframework.api.feed import event_frame
 from taskframework.api.task_follower import HEARTBEAT
 from taskframework.client import TaskClient
@@ -19,6 +20,7 @@ from taskframework.client.stream_readers import MAX_WAITING_STREAMS
 from taskframework.events.external import lifecycle_events
 from taskframework.testing.factories import new_task
 from tests.unit.client.conftest import Connect, Stage, problem, stream, task
+from tests.unit.client.test_repeating import BATCH
 
 DONE = task(status="COMPLETED", result={"words": 3})
 RUNNING = task(status="RUNNING")
@@ -159,3 +161,17 @@ async def test_many_waits_leave_connections_for_other_calls() -> None:
         waits = [client.wait(f"t-{n}", timeout=60) for n in range(MAX_WAITING_STREAMS + 20)]
         assert await asyncio.gather(*waits) == [{"words": 3}] * len(waits)
     assert streams == MAX_WAITING_STREAMS
+
+
+async def test_a_batch_that_is_asked_for_as_a_task_keeps_its_own_result(connect: Connect) -> None:
+    """The class of a batch says what its tasks return, and not what `on_batch_finished` returns."""
+
+    @declare_task("mail")
+    def mail(parameters: int) -> int:
+        return parameters
+
+    ended = task(task_id="b", status="COMPLETED", result={"sent": 3})
+    stage = connect(BATCH, ended, ended)
+    batch = await stage.client.submit_batch(mail, [1])
+    assert (await stage.client.get(batch)).result == {"sent": 3}
+    assert (await stage.client.finished(batch)).result == {"sent": 3}

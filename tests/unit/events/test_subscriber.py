@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from taskframework.brokers.base import Broker, ExternalMessage
-from taskframework.errors import ConfigurationError
+from taskframework.errors import ConfigurationError, NotRunningError
 from taskframework.events.external import TYPES, ExternalEvent, to_message
 from taskframework.events.requests import address_of
 from taskframework.events.subscriber import EventSubscriber
@@ -148,6 +148,24 @@ async def test_a_subscriber_that_is_entered_again_waits_for_a_listener(
         subscriber.on()(lambda event: heard.append(event.sequence))
         await receiving
         assert heard == [1, 2, 3]
+
+
+async def test_a_loop_outside_the_subscription_is_refused(subscriber: EventSubscriber) -> None:
+    """It would wait for ever."""
+    with pytest.raises(NotRunningError, match="receives nothing"):
+        await _iterate(subscriber)
+    async with subscriber:
+        pass
+    with pytest.raises(NotRunningError) as refused:
+        await _iterate(subscriber)
+    assert refused.value.hint == "Iterate inside `async with subscriber:`."
+
+
+async def test_a_loop_in_another_task_ends_with_the_subscription(subscriber: EventSubscriber) -> None:
+    async with subscriber:
+        loops = [asyncio.create_task(_iterate(subscriber)) for _ in range(2)]
+        await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*loops), 10)
 
 
 async def test_a_type_that_does_not_exist_is_refused_at_once(subscriber: EventSubscriber) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework import ResultTimeoutError, StoreUnavailableError, Task, TaskStatus
+from taskframework.errors import StoreClosedError
 from taskframework.operations.handle import until_final
 from taskframework.testing.factories import new_task
 
@@ -76,3 +77,17 @@ async def test_a_wait_ends_with_the_error_of_a_store_that_stays_away(timeout: fl
 
     with pytest.raises(StoreUnavailableError, match="no primary"):
         await until_final("t-1", away, timeout)
+
+
+async def test_a_wait_ends_at_once_when_the_store_is_closed() -> None:
+    """Nothing opens it again during the wait."""
+    looks = 0
+
+    async def closed() -> Task:
+        nonlocal looks
+        looks += 1
+        raise StoreClosedError("The store is not open.")
+
+    with pytest.raises(StoreClosedError):
+        await until_final("t-1", closed, 60)
+    assert looks == 1
