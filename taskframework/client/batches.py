@@ -10,8 +10,10 @@ from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_
 from taskframework.client.bulk import error_context_of
 from taskframework.client.connection import ApiConnection, Call, Calls, cancel_call, new_key, resource_path
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
-from taskframework.client.uploads import Items, batch_call
-from taskframework.errors import TaskframeworkError
+from taskframework.client.refusals import says_too_large
+from taskframework.client.uploads import Items, upload_call, whole_call
+from taskframework.errors import ApiError, TaskframeworkError
+from taskframework.model.status import TaskStatus
 from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 from taskframework.tasks.values import check_first, check_iterable
@@ -34,11 +36,19 @@ async def send_batch(api: ApiConnection, task_type: AnyTaskType, items: Items, *
     key = new_key() if given_key is None else given_key
     submission = {"task_type": type_name(task_type), **options, "idempotency_key": key}
     sent_options = {name: value for name, value in submission.items() if value is not None}
-    call = batch_call(check_iterable(items), sent_options, error_context_of(sent_options))
+    error_context = error_context_of(sent_options)
+    if (whole := whole_call(check_iterable(items), sent_options, error_context)) is not None:
+        try:
+            return await api.ask_with_status(whole)
+        except ApiError as error:
+            if not says_too_large(error):
+                raise
+            # `api.max_body` is smaller there. It limits a line of an upload, but not all lines together.
+    upload = upload_call(items, sent_options, error_context)
     try:
-        return await api.ask_with_status(call)
+        return await api.ask_with_status(upload)
     except BaseException:  # an interruption too: nobody else knows the key, so nobody can continue the upload
-        if call.is_upload and given_key is None:
+        if given_key is None:
             await _cancel_stored_part(api, key, options.get("user_id"))
         raise
 
@@ -87,10 +97,11 @@ class BatchCalls(Calls):
     ) -> RemoteBatch[Any]:
         """Submit a batch: one task for each item, or for each chunk of them.
 
-        A list that fits into one request is taken or refused as a whole. Other items are sent line by line while they
-        are iterated, and the first tasks begin meanwhile. If the upload breaks off, submit the same items with the same
-        key once more: items that are stored already are passed over. If the items can be iterated again, the client
-        itself repeats the upload. If an upload without a key of yours fails, the client cancels what is stored of it.
+        A list that fits into one request, of 1 MB and of `api.max_body`, is taken or refused as a whole. Other items
+        are sent line by line while they are iterated, and the first tasks begin meanwhile. If the upload breaks off,
+        submit the same items with the same key once more: items that are stored already are passed over. If the items
+        can be iterated again, the client itself repeats the upload. If an upload without a key of yours fails, the
+        client cancels what is stored of it.
 
         Args:
             task_type: the class of the tasks, or the name of their type.
@@ -120,9 +131,24 @@ class BatchCalls(Calls):
             RemoteBatch, await self._api.ask(Call("GET", _batch_path(batch_id), error_context=_error_context(batch_id)))
         )
 
-    def batches(self) -> AsyncGenerator[RemoteBatch, None]:
-        """Batches from the newest to the oldest, read page by page while they are iterated."""
-        return self._api.pages(Call("GET", "/batches"), RemoteBatch)
+    def batches(
+        self,
+        *,
+        status: TaskStatus | str | None = None,
+        task_type: str | None = None,
+        user_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncGenerator[RemoteBatch, None]:
+        """Batches from the newest to the oldest, read page by page while they are iterated.
+
+        Args:
+            status: only batches in this status.
+            task_type: only batches of this type.
+            user_id: only batches of this user, as in `list_tasks`.
+            idempotency_key: only batches with this key. This condition has no index.
+        """
+        query = {"status": status, "task_type": task_type, "user_id": user_id, "idempotency_key": idempotency_key}
+        return self._api.pages(Call("GET", "/batches", query=query), RemoteBatch)
 
     @overload
     def batch_results(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Required
 
 from taskframework.client.answers import Page, RemoteTask, read
 from taskframework.client.connection import JSON, ApiConnection, Call, as_json, new_key
-from taskframework.client.refusals import error_of
+from taskframework.client.refusals import error_of, says_too_large
 from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
@@ -22,7 +23,8 @@ from taskframework.tasks.kinds import AnyTaskType, type_name
 
 #: How many tasks, or items of a batch, the interface accepts in one body.
 MAX_ITEMS_PER_REQUEST = 1_000
-#: The most bytes of a body of many tasks; the interface accepts `api.max_body`, by default 1 MiB.
+#: The most bytes of a body of many tasks. The interface accepts `api.max_body`, by default 1 MiB; if that is smaller,
+#: a body that it refuses is sent in parts.
 MAX_BODY_BYTES = 1_000_000
 _EXAMPLE = '{"task_type": "send-mail", "parameters": {...}}'
 
@@ -43,12 +45,19 @@ async def submit_all(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remot
     prepared_tasks = [_prepare(index, task) for index, task in enumerate(tasks)]
     outcomes: list[RemoteTask | TaskframeworkError] = []
     outage: TaskframeworkError | None = None
-    for group in _group_by_request(prepared_tasks):
+    groups = deque(_group_by_request(prepared_tasks))
+    while groups:
+        group = groups.popleft()
         try:
             if outage is None:
                 outcomes += await _submit_group(api, group)
         except (ApiUnavailableError, StoreUnavailableError) as error:
             outage = error
+        except ApiError as error:
+            if says_too_large(error) and (half := len(group) // 2):  # `api.max_body` is smaller there
+                groups.extendleft((group[half:], group[:half]))
+            else:
+                outcomes += [error] * len(group)
         if outage is not None:  # the patience is for all requests together, not for each of them
             outcomes += [outage] * len(group)
     remaining = iter(outcomes)
@@ -116,10 +125,5 @@ def _outcome_of(task: _PreparedTask, item: Mapping[str, Any]) -> RemoteTask | Ta
 
 async def _submit_group(api: ApiConnection, group: list[_PreparedTask]) -> Sequence[RemoteTask | TaskframeworkError]:
     body = b'{"tasks":[' + b",".join(task.content for task in group) + b"]}"
-    try:
-        answer = read(Page, await api.ask(Call("POST", "/tasks/bulk", headers=JSON, body=body)))
-    except ApiError as error:
-        if isinstance(error, ApiUnavailableError):
-            raise
-        return [error] * len(group)
+    answer = read(Page, await api.ask(Call("POST", "/tasks/bulk", headers=JSON, body=body)))
     return [_outcome_of(task, item) for task, item in zip(group, answer.items, strict=True)]

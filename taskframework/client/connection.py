@@ -18,20 +18,17 @@ from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from taskframework.client.answers import Kind, Page, RemoteBatch, RemoteTask, id_of, read
-from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response
+from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response, says_cancelled, says_gone
 from taskframework.client.transport import TOO_MANY_CALLS, Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
 from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
     ConfigurationError,
-    TaskframeworkError,
     TaskNotFoundError,
-    TransitionRefusedError,
     ValueNotStorableError,
 )
 from taskframework.events.requests import authorization
-from taskframework.model.status import TaskStatus
 from taskframework.submission.options import accept_options
 from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_sets
 from taskframework.tls_hints import certificate_hints
@@ -223,11 +220,11 @@ class ApiConnection:
         if not response.is_success:
             error = error_of_response(response, call.error_context)
             # Done by an earlier request, as far as anybody can tell: its answer was lost, and its caller wanted this.
-            if may_be_done and call.cancelled_path is not None and _says_cancelled(error):
+            if may_be_done and call.cancelled_path is not None and says_cancelled(error):
                 return await self.ask_with_status(
                     Call("GET", call.cancelled_path, error_context=call.error_context), within=within
                 )
-            if may_be_done and call.method == "DELETE" and _says_gone(error):
+            if may_be_done and call.method == "DELETE" and says_gone(error):
                 return httpx.codes.NO_CONTENT, None
             raise error
         try:
@@ -323,7 +320,7 @@ class ApiConnection:
         """Called before the pause that precedes each repetition; for a subclass that reports it."""
 
     async def _send_once(self, call: Call, timeout: httpx.Timeout, is_streamed: bool) -> httpx.Response:
-        query = {name: value for name, value in call.query.items() if value is not None}
+        query = {name: _in_query(value) for name, value in call.query.items() if value is not None}
         url = str(httpx.URL(f"{self.url}{_PREFIX}{call.path}", params=query or None))
         response = await self.transport.send(
             call.method,
@@ -336,6 +333,10 @@ class ApiConnection:
         if is_streamed and not response.is_success:
             await self.transport.read_rest(response)  # this also ends the answer; a repeated call would not
         return response
+
+
+def _in_query(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 class Calls:
@@ -384,16 +385,6 @@ def _retry_after_seconds(response: httpx.Response) -> float:
         return (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):  # TypeError: a date without a zone
         return 0.0
-
-
-def _says_cancelled(error: TaskframeworkError) -> bool:
-    """Return whether a call was refused because its task or batch is CANCELLED."""
-    return isinstance(error, TransitionRefusedError) and error.status == TaskStatus.CANCELLED
-
-
-def _says_gone(error: TaskframeworkError) -> bool:
-    """Return whether a call was refused because what it names does not exist, although its address is right."""
-    return isinstance(error, ApiError) and (error.code or "").endswith("_not_found")
 
 
 def _last_outcome(state: RetryCallState) -> httpx.Response:

@@ -106,6 +106,8 @@ class OperatorCalls(Calls):
         user_id: str | None = None,
         fingerprint: str | None = None,
         text: str | None = None,
+        finished_after: datetime | str | None = None,
+        finished_before: datetime | str | None = None,
     ) -> AsyncGenerator[RemoteLetter, None]:
         """Dead letters from the newest to the oldest, read page by page while they are iterated.
 
@@ -115,13 +117,26 @@ class OperatorCalls(Calls):
             user_id: only tasks of this user.
             fingerprint: only dead letters of this group.
             text: only dead letters with this text in the error.
+            finished_after: only tasks that ended, and messages that were received, at this time or later.
+            finished_before: only those that ended, or were received, earlier than this.
         """
-        query = {"kind": kind, "task_type": task_type, "user_id": user_id, "fingerprint": fingerprint, "text": text}
+        query = {
+            "kind": kind,
+            "task_type": task_type,
+            "user_id": user_id,
+            "fingerprint": fingerprint,
+            "text": text,
+            "finished_after": finished_after,
+            "finished_before": finished_before,
+        }
         return self._api.pages(Call("GET", _LETTERS_PATH, query=query), RemoteLetter)
 
-    def dead_letter_groups(self, *, task_type: str | None = None) -> AsyncGenerator[RemoteGroup, None]:
-        """The causes of dead letters, the most frequent first; only those of one task type, if it is given."""
-        return self._api.pages(Call("GET", f"{_LETTERS_PATH}/groups", query={"task_type": task_type}), RemoteGroup)
+    def dead_letter_groups(
+        self, *, task_type: str | None = None, user_id: str | None = None
+    ) -> AsyncGenerator[RemoteGroup, None]:
+        """The causes of dead letters, the most frequent first; only of one task type or user, if it is given."""
+        query = {"task_type": task_type, "user_id": user_id}
+        return self._api.pages(Call("GET", f"{_LETTERS_PATH}/groups", query=query), RemoteGroup)
 
     async def dead_letter(self, letter_id: str) -> RemoteLetter:
         """One dead letter with all its fields.
@@ -148,14 +163,21 @@ class OperatorCalls(Calls):
         return await self._act_on_letters("replay", ids, dry_run=dry_run, reopen=reopen, reason=reason)
 
     async def replay_edited(
-        self, ids: Sequence[str], parameters: Any, *, dry_run: bool = False, reason: str | None = None
+        self,
+        ids: Sequence[str],
+        parameters: Any,
+        *,
+        dry_run: bool = False,
+        reopen: bool = False,
+        reason: str | None = None,
     ) -> list[RemoteOutcome]:
         """`replay` with other parameters, which are checked before anything is changed.
 
         Raises:
             InvalidParametersError: if they do not fit one of the tasks; then no task is queued.
         """
-        return await self._act_on_letters("replay", ids, parameters=parameters, dry_run=dry_run, reason=reason)
+        options = {"dry_run": dry_run, "reopen": reopen, "reason": reason}
+        return await self._act_on_letters("replay", ids, parameters=parameters, **options)
 
     async def discard(self, ids: Sequence[str], *, reason: str, dry_run: bool = False) -> list[RemoteOutcome]:
         """Give up dead letters: they are removed from all lists. A task can still be retried by its id."""
@@ -199,16 +221,17 @@ class OperatorCalls(Calls):
         return await self._begin(f"{_LETTERS_PATH}/discard", where, rate=rate, reason=reason)
 
     async def retry_all(
-        self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
+        self, where: dict[str, str], *, rate: float | None = None, reopen: bool = False, reason: str | None = None
     ) -> RemoteReplay:
         """Queue failed and dead tasks again, in the background.
 
         Args:
             where: `status`, `task_type`, `user_id`, `parent_task_id`, `stream`, `fingerprint`, `text`; all must hold.
             rate: how many a second at most; None means as fast as possible.
+            reopen: as in `replay`.
             reason: kept in the history.
         """
-        return await self._begin("/tasks/retry", where, rate=rate, reason=reason)
+        return await self._begin("/tasks/retry", where, rate=rate, reopen=reopen, reason=reason)
 
     async def cancel_all(
         self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None

@@ -28,6 +28,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
+from taskframework.model.status import TaskStatus
 from taskframework.submission.refusals import (
     BatchClosedError,
     BatchConflictError,
@@ -126,6 +127,21 @@ def with_item(error: SubmissionError) -> SubmissionError:
         return error
     error.message = error.message.removeprefix(f"Item {index}: ")
     return BatchItemError(index, error)
+
+
+def says_cancelled(error: TaskframeworkError) -> bool:
+    """Return whether a call was refused because its task or batch is CANCELLED."""
+    return isinstance(error, TransitionRefusedError) and error.status == TaskStatus.CANCELLED
+
+
+def says_gone(error: TaskframeworkError) -> bool:
+    """Return whether a call was refused because what it names does not exist, although its address is right."""
+    return isinstance(error, ApiError) and (error.code or "").endswith("_not_found")
+
+
+def says_too_large(error: TaskframeworkError) -> bool:
+    """Return whether a call was refused because of the size of its body, by the interface or a proxy."""
+    return isinstance(error, ApiError) and error.status == httpx.codes.REQUEST_ENTITY_TOO_LARGE
 
 
 def _attributes_in(document: Mapping[str, Any]) -> dict[str, Any]:

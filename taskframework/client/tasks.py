@@ -142,10 +142,10 @@ class TaskCalls(Calls):
             "user_id": user_id,
             "parent_task_id": parent_task_id,
             "stream": stream,
-            "created_after": _as_text(created_after),
-            "created_before": _as_text(created_before),
-            "finished_after": _as_text(finished_after),
-            "finished_before": _as_text(finished_before),
+            "created_after": created_after,
+            "created_before": created_before,
+            "finished_after": finished_after,
+            "finished_before": finished_before,
             "correlation_id": correlation_id,
             "idempotency_key": idempotency_key,
             "waits_for_limit": waits_for_limit,
@@ -169,7 +169,7 @@ class TaskCalls(Calls):
         call = cancel_call(task_path(task_id), reason, error_context)
         return read(RemoteTask, await self._api.ask(call))
 
-    async def retry(self, task_id: str, *, reopen: bool = False) -> RemoteTask:
+    async def retry(self, task_id: str, *, reopen: bool = False, reason: str | None = None) -> RemoteTask:
         """Queue again a task that is FAILED, DEAD_LETTER or CANCELLED.
 
         The request is repeated only if the first one certainly had no effect, so that the task is queued again once.
@@ -177,6 +177,7 @@ class TaskCalls(Calls):
         Args:
             task_id: the task.
             reopen: if the parent of a sub-task has ended, let the parent wait for it and end again.
+            reason: kept in its history.
 
         Raises:
             TaskNotFoundError: if there is no such task.
@@ -185,7 +186,8 @@ class TaskCalls(Calls):
         """
         error_context = {"task_id": id_of(task_id), "action": "retried"}
         path = f"{task_path(task_id)}/retry"
-        call = json_call("POST", path, {"reopen": reopen}, error_context=error_context, is_repeatable=False)
+        content = {"reopen": reopen, "reason": reason}
+        call = json_call("POST", path, content, error_context=error_context, is_repeatable=False)
         return read(RemoteTask, await self._api.ask(call))
 
     async def signal(self, task_id: str, name: str, payload: Any = None, *, key: str | None = None) -> RemoteTask:
@@ -325,7 +327,3 @@ class TaskCalls(Calls):
     def _countdown(self, timeout: timedelta | float | None) -> Callable[[], float]:
         end = float("inf") if timeout is None else self._api.transport.now() + in_seconds(timeout)
         return lambda: end - self._api.transport.now()
-
-
-def _as_text(moment: datetime | str | None) -> str | None:
-    return moment.isoformat() if isinstance(moment, datetime) else moment

@@ -42,8 +42,8 @@ class Upload:
             yield _join_lines(lines)
 
 
-def batch_call(items: Items, options: Mapping[str, Any], error_context: Mapping[str, Any]) -> Call:
-    """Make the call that submits a batch.
+def whole_call(items: Items, options: Mapping[str, Any], error_context: Mapping[str, Any]) -> Call | None:
+    """Make the call that submits a batch in one body; None if it has to be uploaded.
 
     Args:
         items: the parameters of each task.
@@ -51,18 +51,23 @@ def batch_call(items: Items, options: Mapping[str, Any], error_context: Mapping[
         error_context: the facts about the call that its errors need.
 
     Raises:
-        ValueNotStorableError: if an item of a batch that is sent as a whole cannot be written as JSON.
+        ValueNotStorableError: if an item cannot be written as JSON.
     """
-    if isinstance(items, Sequence) and len(items) <= MAX_ITEMS_PER_REQUEST:
-        body = as_json({**options, "items": list(items)})
-        if len(body) <= MAX_BODY_BYTES:
-            return Call("POST", "/batches", headers=JSON, body=body, error_context=error_context)
-    headers = {"Content-Type": "application/x-ndjson"}
+    if not isinstance(items, Sequence) or len(items) > MAX_ITEMS_PER_REQUEST:
+        return None
+    body = as_json({**options, "items": list(items)})
+    if len(body) > MAX_BODY_BYTES:
+        return None
+    return Call("POST", "/batches", headers=JSON, body=body, error_context=error_context)
+
+
+def upload_call(items: Items, options: Mapping[str, Any], error_context: Mapping[str, Any]) -> Call:
+    """Make the call that submits a batch line by line; the arguments are those of `whole_call`."""
     return Call(
         "POST",
         "/batches",
         query=from_json(as_json(options)),
-        headers=headers,
+        headers={"Content-Type": "application/x-ndjson"},
         body=Upload(items),
         error_context=error_context,
     )

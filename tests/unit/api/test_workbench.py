@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
@@ -526,13 +527,15 @@ async def test_the_client_has_all_of_it(shop: Api) -> None:
     assert (await _over(shop, begun.replay_id))["done"] == 2
     assert (await client.stop_replay(begun.replay_id)).status == "DONE"
     await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)
-    [left] = [letter.id async for letter in client.dead_letters()]
+    [left] = [letter.id async for letter in client.dead_letters(finished_before=datetime.now(UTC))]
     assert [outcome.error for outcome in await client.discard([left], reason="no amount")] == [None]
 
     task = await client.repair(await _keep(shop), "count-words", {"text": "one two"})
     assert await client.wait(task.task_id, timeout=20) == {"words": 2}
-    for begin in (client.retry_all, client.cancel_all):
-        begun = await begin({"task_type": "nobody"})
+    for begun in (
+        await client.retry_all({"task_type": "nobody"}, reopen=True),
+        await client.cancel_all({"task_type": "nobody"}),
+    ):
         assert (await _over(shop, begun.replay_id))["status"] == "DONE"
         assert (await client.replay_status(begun.replay_id)).total == 0
     begun = await client.discard_all({"task_type": "charges"}, reason="all of it")

@@ -24,6 +24,7 @@ from taskframework.client import uploads
 from taskframework.client.answers import RemoteTask
 from taskframework.durations import parse_duration
 from tests.unit.client.conftest import Connect, problem, task_view
+from tests.unit.client.test_repeating import BATCH
 
 MAIL = "send-mail"
 
@@ -74,6 +75,31 @@ async def test_large_tasks_travel_in_more_requests(connect: Connect) -> None:
     assert [len(json.loads(request.content)["tasks"]) for request in stage.asked] == [2, 1, 1]
     assert all(len(request.content) < 1024 * 1024 for request in stage.asked[:2])
     assert [type(one) for one in outcomes] == [RemoteTask, RemoteTask, RemoteTask, ApiError]
+
+
+async def test_a_body_that_is_too_large_for_this_interface_is_sent_in_parts(connect: Connect) -> None:
+    """Its `api.max_body` may be smaller than the groups of the client, of which all tasks had this error."""
+
+    def take_little(request: httpx.Request) -> httpx.Response:
+        return problem(413, "body_too_large") if len(request.content) > 1_000 else take(request)
+
+    stage = connect(*[take_little] * 9)
+    sizes = (300, 300, 300, 300, 2_000, 300)
+    outcomes = await stage.client.submit_many([{"task_type": MAIL, "parameters": "x" * size} for size in sizes])
+    told = [len(one.parameters) if isinstance(one, RemoteTask) else getattr(one, "code", None) for one in outcomes]
+    assert told == [300, 300, 300, 300, "body_too_large", 300]
+    assert [len(json.loads(request.content)["tasks"]) for request in stage.asked] == [6, 3, 1, 2, 3, 1, 2, 1, 1]
+
+
+async def test_a_list_that_is_too_large_for_this_interface_is_sent_line_by_line(connect: Connect) -> None:
+    stage = connect(problem(413, "body_too_large"), BATCH)
+    assert (await stage.client.submit_batch(MAIL, [1, 2, 3], priority="high")).batch_id == "b"
+    whole, lines = stage.asked
+    assert (lines.headers["content-type"], lines.content) == ("application/x-ndjson", b"1\n2\n3\n")
+    assert json.loads(whole.content) == {**lines.url.params, "items": [1, 2, 3]}
+    with pytest.raises(ApiError) as refused:
+        await connect(problem(422, "other")).client.submit_batch(MAIL, [1])
+    assert refused.value.status == 422
 
 
 async def test_a_lost_request_does_not_hide_the_tasks_of_other_requests(connect: Connect) -> None:
