@@ -16,7 +16,7 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, NO_JSON_TYPE, Json, problem
 from taskframework.tasks.registry import Registration
-from taskframework.tasks.schemas import describe_parameters, schema_of
+from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters, schema_of
 from taskframework.tasks.values import storable_parameters
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class TaskDeclaration:
             raise
         if problems := list(islice(_problems(self.parameters_schema, plain), MAX_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems, takes=describe_parameters(self.parameters_schema))
-        return plain, canonical
+        # An empty object means the same as null there, so it is stored and compared in the same way.
+        return storable_parameters(None) if self.parameters_schema == NO_PARAMETERS else (plain, canonical)
 
 
 #: The record of a task type, by its name.

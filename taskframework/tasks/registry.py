@@ -29,7 +29,7 @@ from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import retention_from_option
 from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached, fields_in, names_of_field
 from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
-from taskframework.tasks.values import read_json, storable_parameters
+from taskframework.tasks.values import change_when_read, read_json, storable_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -127,13 +127,15 @@ class Registration:
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error
+        if self.parameters is _NO_PARAMETERS:
+            value = None  # an empty object means the same, so it is stored and compared in the same way
         plain, canonical = storable_parameters(value, self.parameters, accepted)
         if plain is not value:
-            self._require_readable(plain, type(value))
+            self._require_readable(plain, type(value), accepted)
         return plain, canonical
 
-    def _require_readable(self, plain: Json, kind: type) -> None:
-        """Refuse the JSON of an object if every attempt would refuse it, or would get an object with fewer fields."""
+    def _require_readable(self, plain: Json, kind: type, accepted: Any) -> None:
+        """Refuse the JSON of an object if every attempt would refuse it, or would get an object of another class."""
         try:
             read = self.validate_parameters(plain)
         except (Exception, SystemExit) as error:  # of a validator
@@ -143,10 +145,8 @@ class Registration:
             wrong = f"{kind.__name__} does not accept its own JSON ({reason})"
             hint = "Let the model read what it writes: see its aliases, and its excluded and computed fields."
             raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint) from None
-        lost = [name for name in getattr(kind, "model_fields", {}) if not hasattr(read, name)]
-        if lost:  # pydantic writes an instance of a subclass with the fields of the declared class
-            wrong = f"{', '.join(lost)} of {kind.__name__} would be lost: an attempt gets a {type(read).__name__}"
-            hint = f"Declare {kind.__name__} as the parameters of the task type, or submit a {type(read).__name__}."
+        if (changed := change_when_read(accepted, read)) is not None:
+            wrong, hint = changed
             raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint)
 
     def validate_parameters(self, value: Any) -> Any:
@@ -207,7 +207,7 @@ class TaskRegistry:
         stages = stages_of(instance)
         registration = Registration(
             instance,
-            _adapter(_NOTHING if parameters in (None, type(None)) else parameters, instance, "parameters"),
+            _NO_PARAMETERS if parameters in (None, type(None)) else _adapter(parameters, instance, "parameters"),
             _adapter(result, instance, "result"),
             stages,
             resources_of(instance, stages),
@@ -351,12 +351,14 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     return task_type
 
 
-#: The type of no parameters.
-_NOTHING = Annotated[
-    None,
-    BeforeValidator(lambda value: None if value == {} else value),
-    WithJsonSchema(NO_PARAMETERS),
-]
+#: Of all task types that take no parameters.
+_NO_PARAMETERS: TypeAdapter[Any] = TypeAdapter(
+    Annotated[
+        None,
+        BeforeValidator(lambda value: None if value == {} else value),
+        WithJsonSchema(NO_PARAMETERS),
+    ]
+)
 
 
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ from taskframework import (
     TaskOptions,
     UnknownTaskTypeError,
     ValueNotStorableError,
+    task,
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.model.subtasks import subtask_id
@@ -264,9 +265,24 @@ async def test_an_object_of_a_subclass_whose_fields_would_be_lost_is_refused(fra
     framework.register(Sends)
     with pytest.raises(InvalidParametersError) as refused:
         await framework.submit(Sends, Insured(weight=1, value=2))
-    assert "value of Insured would be lost: an attempt gets a Parcel" in refused.value.message
-    assert refused.value.hint.startswith("Declare Insured as the parameters of the task type, or submit a Parcel.")
+    assert "value of Insured would be lost: an attempt gets an instance of Parcel" in refused.value.message
+    assert refused.value.hint.startswith(
+        "Declare Insured as the parameters of the task type, or submit an instance of Parcel."
+    )
     await framework.submit(Sends, Renamed(weight=1))
+
+
+async def test_no_parameters_are_the_same_as_an_empty_object(framework: TaskFramework) -> None:
+    """One key with both was a conflict of parameters."""
+
+    @task("clean-up")
+    def clean_up() -> None: ...
+
+    framework.register(clean_up)
+    same: list[Any] = [{}, None, {}]
+    handles = [await framework.submit("clean-up", given, idempotency_key="daily") for given in same]
+    assert len({handle.task_id for handle in handles}) == 1
+    assert (await handles[0].task()).parameters is None
 
 
 class Tagged(BaseModel):
