@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 from taskframework import failpoint
@@ -22,7 +22,7 @@ from taskframework.model.events import TaskEvent
 from taskframework.model.marks import CountAfterEnd
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
-from taskframework.model.sequences import Sequences
+from taskframework.model.sequences import Sequences, identity_of
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict, count_deleted
 from taskframework.model.task import Subtasks, Task
@@ -71,7 +71,7 @@ class _PendingReport:
     """The ends of one parent's sub-tasks whose events came here and that are not reported yet."""
 
     #: The sub-tasks that ended, each with the sequence of its end.
-    ended: dict[str, int] = field(default_factory=dict)
+    ended: dict[Hashable, int] = field(default_factory=dict)
     #: The functions to call when these ends are reported.
     callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: Whether a count was requested without the event of an end.
@@ -114,12 +114,12 @@ class SubtaskReporter:
             task: the task that ended; a task without a parent has nothing to report.
             on_done: called when the end is reported; not called if that fails.
         """
-        if task.parent is None or self._reported.of(task.task_id) >= task.sequence:
+        if task.parent is None or self._reported.of(identity_of(task)) >= task.sequence:
             if on_done is not None:
                 on_done()
             return
         report = self._pending_report(task.parent.task_id)
-        report.ended[task.task_id] = task.sequence
+        report.ended[identity_of(task)] = task.sequence
         if on_done is not None:
             report.callbacks.append(on_done)
         if report.missing is not None and len(report.ended) >= report.missing:

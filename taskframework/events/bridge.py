@@ -22,7 +22,7 @@ from taskframework.events.external import ExternalEvent, lifecycle_events, progr
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.events import TaskEvent, TaskProgressEvent
 from taskframework.model.marks import MarkPublished
-from taskframework.model.sequences import Sequences
+from taskframework.model.sequences import Sequences, identity_of
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.stores.delayed_marks import DelayedMarks
@@ -142,7 +142,7 @@ class ExternalEventBridge:
         pass on or get the turn of its stream is marked only after a look at this turn.
         """
         # An older state may be published after a newer one, and the mark must not fall.
-        mark = self._published.raise_to(task.task_id, task.sequence)
+        mark = self._published.raise_to(identity_of(task), task.sequence)
 
         def add() -> None:
             self._delayed_marks.add(task.task_id, mark)
@@ -197,7 +197,7 @@ class ExternalEventBridge:
 
     def _events(self, waiting: _WaitingTask) -> list[ExternalEvent]:
         task = waiting.task
-        mark = max(task.published_sequence, self._published.of(task.task_id))
+        mark = max(task.published_sequence, self._published.of(identity_of(task)))
         events = lifecycle_events(task, mark, self._source)
         if (progress := waiting.progress) is not None:
             place = sum(event.sequence <= progress.sequence for event in events)

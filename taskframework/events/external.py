@@ -125,6 +125,8 @@ def _event(entry: dict[str, Any]) -> ExternalEvent:
         raise ValueError(f"specversion {entry['specversion']!r}")
     if not all(isinstance(entry[name], str) for name in ("id", "type", "source", "subject", "time")):
         raise TypeError("an attribute is not a text")
+    if not isinstance(entry["data"], dict):
+        raise TypeError("its data is not an object")
     return ExternalEvent(
         id=entry["id"],
         type=entry["type"],

@@ -161,7 +161,7 @@ class EventSubscriber:
             if self._is_new(event):
                 await self._handle(event)
                 if event.progress_revision is None:
-                    self._last_sequences.raise_to(event.task_id, event.sequence)
+                    self._last_sequences.raise_to(_identity_of(event), event.sequence)
 
     async def _handle(self, event: ExternalEvent) -> None:
         # A message carries many events; a loop that is left after one of them has not seen the others.
@@ -181,7 +181,12 @@ class EventSubscriber:
                     raise EventNotHandledError(f"{name} failed for {event.type} {event.id}") from error
 
     def _is_new(self, event: ExternalEvent) -> bool:
-        return event.progress_revision is not None or event.sequence > self._last_sequences.of(event.task_id)
+        return event.progress_revision is not None or event.sequence > self._last_sequences.of(_identity_of(event))
+
+
+def _identity_of(event: ExternalEvent) -> tuple[str, str]:
+    """As `identity_of` the task of the event; the time is missing in the events of other programs."""
+    return event.task_id, str(event.data.get("created_at"))
 
 
 def _full_type(name: object) -> str:

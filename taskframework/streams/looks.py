@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from taskframework.background import Background
 from taskframework.errors import StoreError
 from taskframework.model.events import TaskEvent
-from taskframework.model.sequences import Sequences
+from taskframework.model.sequences import Sequences, identity_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import Stream, StreamKey, is_serial, stream_of
 from taskframework.model.task import Task
@@ -40,10 +40,10 @@ class _Look:
     #: The functions to call after the next look.
     callbacks: list[Callable[[], None]] = field(default_factory=list)
     #: The tasks that need no further look after the next one, each with its sequence.
-    covered: dict[str, int] = field(default_factory=dict)
+    covered: dict[Hashable, int] = field(default_factory=dict)
     #: The same two for the present look: the bridge may ask about a task for which this look began.
     present_callbacks: list[Callable[[], None]] = field(default_factory=list)
-    present_covered: dict[str, int] = field(default_factory=dict)
+    present_covered: dict[Hashable, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
         """Begin a look that covers all events until now; return the task that ended, if any."""
@@ -78,19 +78,19 @@ class StreamLooks:
             on_done: called after the look; not called if the look fails.
         """
         stream = stream_of(task)
-        if stream is None or not _needs_look(task) or self._covered.of(task.task_id) >= task.sequence:
+        if stream is None or not _needs_look(task) or self._covered.of(identity_of(task)) >= task.sequence:
             if on_done is not None:
                 on_done()
             return
         look = self._looks.get(stream)
-        if look is not None and look.present_covered.get(task.task_id, 0) >= task.sequence:
+        if look is not None and look.present_covered.get(identity_of(task), 0) >= task.sequence:
             if on_done is not None:
                 look.present_callbacks.append(on_done)
             return
         look = self._request_look(stream)
         if task.status.is_final:
             look.ended = task
-        look.covered[task.task_id] = task.sequence
+        look.covered[identity_of(task)] = task.sequence
         if on_done is not None:
             look.callbacks.append(on_done)
 
@@ -109,7 +109,7 @@ class StreamLooks:
             StoreError: if the store failed; a relay or a repair looks later.
         """
         await self.turns.advance(stream, known=state)
-        self._covered.raise_all({task.task_id: task.sequence for task in tasks})
+        self._covered.raise_all({identity_of(task): task.sequence for task in tasks})
 
     def _request_look(self, stream: StreamKey) -> _Look:
         look = self._looks.get(stream)

@@ -185,6 +185,18 @@ async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> Non
     assert len(publisher.events) == 2
 
 
+async def test_a_task_that_is_stored_again_with_the_id_of_a_deleted_one_is_published_from_its_first_event() -> None:
+    store, publisher, task = Marks(), Publisher(), new_task()
+    store.is_away = False
+    bridge = _bridge(store, publisher)
+    bridge.enqueue(_over(task))
+    await bridge.drain()
+    bridge.enqueue(task.evolve(created_at=task.created_at + timedelta(days=30)))
+    await bridge.drain()
+    assert [event.sequence for event in publisher.events] == [1, 2, 1]
+    assert store.written == [MarkPublished(task.task_id, 2), MarkPublished(task.task_id, 1)]
+
+
 async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> None:
     store, publisher, reports = Marks(), Publisher(), Reports()
     store.is_away = False

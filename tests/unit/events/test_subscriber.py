@@ -130,6 +130,19 @@ async def test_events_wait_for_the_first_listener(subscriber: EventSubscriber, b
     assert heard == [1, 2, 3]
 
 
+async def test_a_task_with_the_id_of_a_deleted_one_is_heard_and_a_late_duplicate_of_the_deleted_one_is_not(
+    subscriber: EventSubscriber, broker: StubBroker
+) -> None:
+    heard = []
+    subscriber.on()(lambda event: heard.append(event.data["created_at"]))
+    async with subscriber:
+        for created_at in ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-01-01T00:00:00Z"):
+            data = {"created_at": created_at}
+            event = ExternalEvent("t-1", "task.submitted", "test", "t", 1, datetime.now(UTC), data)
+            await broker.receive(to_message([event]))
+    assert heard == ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]
+
+
 async def _iterate(subscriber: EventSubscriber) -> None:
     async for _ in subscriber:
         pass

@@ -74,6 +74,23 @@ async def test_the_last_sub_task_is_counted_without_a_pause(store: SqliteStore, 
     await eventually(lambda: is_over(store))  # although the clock stands still
 
 
+async def test_the_end_of_a_sub_task_with_the_id_of_a_deleted_one_is_counted(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    """Its parent is a version that was submitted again after the retention had deleted its family."""
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+    before = family(store, [TaskStatus.COMPLETED])[1]
+    reporter.handle_task(before)
+    await reporter.finished()
+    clock.advance(timedelta(days=30).total_seconds())
+    parent, again = family(store, [TaskStatus.COMPLETED])
+    assert (again.task_id, again.sequence) == (before.task_id, before.sequence)
+    await store.insert([parent, again])
+    reporter.handle_task(again)
+    await reporter.finished()
+    assert await is_over(store)
+
+
 async def test_the_pause_is_short_when_the_rest_will_soon_have_ended(store: SqliteStore, clock: FakeClock) -> None:
     parent, *ended = family(store, [TaskStatus.COMPLETED] * 11)
     await store.insert([parent, ended[0]])

@@ -83,6 +83,18 @@ async def test_the_tasks_of_a_key_go_one_after_the_other_in_the_order_of_submiss
     }
 
 
+async def test_a_task_with_the_id_of_a_deleted_one_passes_its_turn_on(here: Installation) -> None:
+    """The version of a key that is submitted again after the retention has deleted its task has the same id."""
+    first, second = await here.submit_many(2)
+    deleted = first.evolve(
+        status=COMPLETED, sequence=4, created_at=first.created_at - HOUR, stream=StreamPlace("other", "serial", 0)
+    )
+    await here.look(deleted)
+    ended = await here.end(first)
+    assert (ended.task_id, ended.sequence) == (deleted.task_id, deleted.sequence)
+    assert await here.statuses(first, second) == [COMPLETED, QUEUED]
+
+
 async def test_every_way_to_wait_keeps_the_turn(here: Installation) -> None:
     first, second = await here.submit_many(2)
     await here.release(first)
