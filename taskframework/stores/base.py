@@ -278,7 +278,7 @@ class Repairs(Protocol):
 
         A task with unpublished events stays. A sub-task stays as long as its parent, a parent as long as one of its
         sub-tasks, and a task of a stream as long as an earlier task of the stream is live. The idempotency key of a
-        task is deleted before the task, so that no key stands for a deleted task.
+        task is deleted together with the task, or right after it.
 
         Returns:
             How many tasks and messages were deleted, at most `limit`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,15 @@ from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.refusals import StreamModeError
-from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, lose_reply, put_final, read_task
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    StoreSuite,
+    insert_one,
+    lose_reply,
+    put_final,
+    read_task,
+)
 from taskframework.testing.factories import new_task
 
 
@@ -112,6 +121,32 @@ class IdempotencyCases(StoreSuite):
         with pytest.raises(IdempotencyConflictError):
             await insert_one(self.inserts(store), _keyed(store, parameters_hash="other"))
 
+    async def test_a_key_whose_task_is_deleted_before_the_insert_stands_for_the_new_task(
+        self, store: TaskStore
+    ) -> None:
+        deleted = await self._put_over(store)
+        inserts = IdempotentInserts(store, HOUR, _InsertingLater(store, partial(_purge_one, store)))
+        again = await insert_one(inserts, _keyed(store))
+        assert (again.task.task_id, again.is_new) == (deleted.task_id, True)
+        repeated = await insert_one(self.inserts(store), _keyed(store))
+        assert (repeated.task.task_id, repeated.is_new) == (again.task.task_id, False)
+
+    async def test_of_two_tasks_for_a_key_whose_task_was_deleted_the_one_that_the_key_names_stays(
+        self, store: TaskStore
+    ) -> None:
+        async def delete_and_submit() -> None:
+            await _purge_one(store)
+            others.append(await insert_one(self.inserts(store), _keyed(store)))
+
+        others: list[Inserted] = []
+        deleted = await self._put_over(store)
+        late = await insert_one(
+            IdempotentInserts(store, HOUR, _InsertingLater(store, delete_and_submit)), _keyed(store)
+        )
+        assert (late.task.task_id, late.is_new) == (others[0].task.task_id, False)
+        assert (await read_task(store, deleted.task_id)).status is TaskStatus.CANCELLED
+        assert (await read_task(store, late.task.task_id)).status is TaskStatus.QUEUED
+
     async def test_a_submission_that_died_before_its_task_is_finished_by_the_next(self, store: TaskStore) -> None:
         dead = _keyed(store)
         failpoint.arm("submit.after_key", _dies)
@@ -147,6 +182,13 @@ class IdempotencyCases(StoreSuite):
         assert (reply.task.task_id, reply.is_new) == (there.task_id, False)
         assert (await insert_one(self.inserts(store), _keyed(store))).task.task_id == there.task_id
 
+    async def _put_over(self, store: TaskStore) -> Task:
+        """Insert a task with a key that the retention deletes next."""
+        ended: dict[str, Any] = {"finished_at": store.now() - HOUR, "publish_at": None, "parameters_hash": "hash"}
+        task = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", **ended)
+        await self._name(store, "key", task)
+        return task
+
     async def _name(self, store: TaskStore, key: str, task: Task) -> None:
         """Write the record of a key as a submission of this task does."""
         content = IdempotencyKey(task.task_id, task.parameters_hash)
@@ -171,6 +213,24 @@ class _Refusing:
         if self._first is not None:
             await self._first()
         return [StreamModeError("stream", "serial") for _ in tasks]
+
+
+class _InsertingLater:
+    """Stores tasks after something else happened, the first time."""
+
+    def __init__(self, store: TaskStore, first: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._first: Callable[[], Awaitable[None]] | None = first
+
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        first, self._first = self._first, None
+        if first is not None:
+            await first()
+        return await self._store.insert(tasks)
+
+
+async def _purge_one(store: TaskStore) -> None:
+    assert await store.purge(finished=MINUTE, dead_letters=None, limit=10) == 1
 
 
 class _Knowing:

@@ -19,8 +19,10 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.client import Collection, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
+from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.conformance.store import StoreConformance
-from taskframework.testing.conformance.store_suite import put_final, read_task
+from taskframework.testing.conformance.store_suite import insert_one, put_final, read_task
+from taskframework.testing.factories import new_task
 from tests.conformance.idempotency_cases import IdempotencyCases
 from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
@@ -80,6 +82,27 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
             assert await store.purge(finished=timedelta(days=1), dead_letters=timedelta(days=1), limit=10) == 0
         assert (await read_task(store, task.task_id)).generation == 1
         assert list(await store.read_records([key_id(task.user_id, "k")])) != []
+
+    async def test_a_submission_between_the_deletions_of_a_task_and_of_its_key_keeps_the_key(
+        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inserts, ended = IdempotentInserts(store, timedelta(days=1)), store.now() - timedelta(days=2)
+        fields: dict[str, Any] = {"idempotency_key": "k", "created_at": ended, "finished_at": ended, "publish_at": None}
+        task = await put_final(store, TaskStatus.COMPLETED, **fields)
+        await store.write_records([key_record(task, timedelta(days=1))])
+        delete = Collection.delete_by_ids
+
+        async def submit_after(collection: Collection, ids: Any, *more: Any) -> int:
+            removed = await delete(collection, ids, *more)
+            if task.task_id in ids:
+                assert (await insert_one(inserts, new_task(idempotency_key="k", now=store.now()))).is_new
+            return removed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Collection, "delete_by_ids", submit_after)
+            assert await store.purge(finished=timedelta(days=1), dead_letters=None, limit=10) == 1
+        repeated = await insert_one(inserts, new_task(idempotency_key="k", now=store.now()))
+        assert (repeated.task.task_id, repeated.is_new) == (task.task_id, False)
 
     async def pass_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -155,14 +155,21 @@ def ids_of(kind: str, after: str = "") -> Document:
     return {"$gt": first, "$lt": last}
 
 
-async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:
-    """Delete the idempotency keys that stand for tasks which were deleted."""
+async def keys_of(records: Collection, tasks: Sequence[Document]) -> Sequence[Document]:
+    """The idempotency keys that stand for these tasks, as far as `forget_keys` needs them."""
     keyed = [task for task in tasks if task["idempotency_key"] is not None]
     ids = [key_id(task["user_id"], task["idempotency_key"]) for task in keyed]
-    if ids:
-        await records.delete_by_ids(
-            ids, {"data.task_id": {"$in": [task["_id"] for task in keyed]}}, (RECORD_FAILPOINT,)
-        )
+    if not ids:
+        return []
+    those = {"_id": {"$in": ids}, "data.task_id": {"$in": [task["_id"] for task in keyed]}}
+    return await records.find(those, fields=("revision", "data.task_id"), index=BY_ID)
+
+
+async def forget_keys(records: Collection, keys: Sequence[Document]) -> None:
+    """Delete idempotency keys, except those that were written since they were read."""
+    if keys:
+        unchanged = {"revision": {"$in": [key["revision"] for key in keys]}}
+        await records.delete_by_ids([key["_id"] for key in keys], unchanged, (RECORD_FAILPOINT,))
 
 
 def _same_revision(record: Record) -> Document:

@@ -18,7 +18,7 @@ from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import has_passed, in_status
 from taskframework.stores.mongo.indexes import ENDED, PURGE, STREAM, SUBTASKS
 from taskframework.stores.mongo.queries import BY_POSITION
-from taskframework.stores.mongo.records import forget_keys
+from taskframework.stores.mongo.records import forget_keys, keys_of
 from taskframework.stores.retention import FamiliesOver, Piece, Place, Walk
 
 _FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
@@ -68,11 +68,13 @@ class Purge:
         kept |= {task["_id"] for task in found if order != "purge_at" and task.get("purge_at")}
         gone = [task for task in found if task["_id"] not in kept]
         ids = [task["_id"] for task in gone]
+        # Read before the tasks are deleted: afterwards a submission may store a task of the same id for the same key.
+        keys = await keys_of(self._records, gone)
         removed = await self._tasks.delete_by_ids(ids, over) if gone else 0
         # A task that was replayed since it was found is still there, and keeps its key.
         left = await self._tasks.find({"_id": {"$in": ids}}, fields=["_id"]) if removed < len(ids) else []
         still_there = {task["_id"] for task in left}
-        await forget_keys(self._records, [task for task in gone if task["_id"] not in still_there])
+        await forget_keys(self._records, [key for key in keys if key["data"]["task_id"] not in still_there])
         end = None if len(found) < most else Place(with_utc(found[-1][order]), str(found[-1]["_id"]))
         return Piece(removed, end)
 
