@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
+from taskframework.errors import ParentFinishedError, TaskframeworkError, TaskNotFoundError, TransitionRefusedError
 from taskframework.model.interventions import NewParameters
 from taskframework.model.letters import ANY_LETTER, DeadCount, LetterFilter, LetterGroup, count_messages, group_by_cause
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page
@@ -278,7 +278,7 @@ class DeadLetterOperations:
         task = await self._store.get(letter_id, scope)
         if task is not None and task.batch is not None:
             return not_retried_error(task)
-        if task is None or task.generation == 0 or task.status in DEAD:
+        if task is None or task.generation == 0 or task.status in DEAD or isinstance(problem, ParentFinishedError):
             return problem
         return AlreadyReplayedError(task)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from taskframework import failpoint
 from taskframework.errors import (
+    ParentFinishedError,
     StoreUnavailableError,
     TaskframeworkError,
     TaskNotFoundError,
@@ -163,6 +164,8 @@ class ReplayCarrier:
         name = task.task_id
         try:
             await self._change(replay, task)
+        except ParentFinishedError as error:  # maybe only after this call had replayed the task
+            return {name: Refused(name, error.message)}
         except (TransitionRefusedError, TaskNotFoundError) as error:
             present = await self._store.get(name, EVERYONE)
             if present is None or present.revision != task.revision:  # another caller was faster

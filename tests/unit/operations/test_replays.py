@@ -12,7 +12,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import InvalidRequestError
+from taskframework.errors import InvalidRequestError, ParentFinishedError
 from taskframework.model.limits import limit_ids
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
@@ -29,8 +29,11 @@ from taskframework.model.replays import (
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch, LimitWait, ParentLink, Task
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Batch, LimitWait, ParentLink, Subtasks, Task
+from taskframework.model.waiting import CountSubtasks
 from taskframework.moves import TaskMoves
+from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.replay_carrier import ReplayCarrier
 from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys
 from taskframework.operations.replays import (
@@ -40,6 +43,7 @@ from taskframework.operations.replays import (
 )
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.edits import Edits
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import SECOND, make_error, put, put_final, put_running
 
@@ -88,6 +92,27 @@ async def test_every_chosen_task_is_queued_again_with_the_id_of_the_replay(stage
         assert queued.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
     assert (await stage.tasks.get(other.task_id, EVERYONE)).status is TaskStatus.FAILED
     assert await stage.store.list_records(RUNNING_ACTION.name, limit=5) == [], "nobody looks at it any more"
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+async def test_a_sub_task_whose_parent_ends_while_it_is_replayed_is_refused(stage: Stage, is_one: bool) -> None:
+    async def end_parent() -> None:
+        assert await stage.store.apply(CountSubtasks.of(parent, Counts(failed=1))) is not None
+
+    waits = {"status": TaskStatus.WAITING, "next_dispatch_at": None, "check_at": stage.store.now() + DAY}
+    parent = await put(stage.store, **waits, subtasks=Subtasks(1, None, policy="allow_failures"))
+    [failed] = await stage.dead(1, parent=ParentLink(parent.task_id, 0, 0))
+    letters = DeadLetterOperations(stage.store, stage.tasks, cast(Edits, None), ReplayKeys(stage.store, DAY))
+    failpoint.arm("replay.after_write", end_parent)
+    try:
+        if is_one:
+            [outcome] = await letters.replay([failed.task_id], EVERYONE, by="ada")
+            assert isinstance(outcome.problem, ParentFinishedError)
+        else:
+            replay = await stage.run_once(await stage.begin(fingerprint="cause"))
+            assert (replay.done, replay.refused) == (0, 1)
+    finally:
+        failpoint.disarm("replay.after_write")
 
 
 async def test_the_tasks_that_wait_for_one_key_of_a_limit_are_cancelled(stage: Stage) -> None:

@@ -330,6 +330,45 @@ async def test_a_count_that_was_begun_before_the_replay_is_not_written_after_it(
     assert (present.status, present.check_at) == (TaskStatus.WAITING, store.now())
 
 
+async def test_a_count_that_was_begun_before_the_retry_of_a_sub_task_does_not_end_the_parent(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    parent, failed, done = family(
+        store, [TaskStatus.FAILED, TaskStatus.COMPLETED], subtasks=Subtasks(2, None, policy="allow_failures")
+    )
+    await store.insert([parent, failed, done])
+    moves = TaskMoves(store, EventBus())
+    operations, reporter = TaskOperations(store, moves, SECOND), SubtaskReporter(store, moves, clock)
+    Interrupted(store, lambda: operations.retry(failed.task_id, EVERYONE, by="operator"))
+    reporter.handle_task(done)
+    await counted_by(reporter, clock)
+    present = await operations.get("parent", EVERYONE)
+    assert (present.status, present.subtasks and present.subtasks.done) == (TaskStatus.WAITING, 1)
+
+
+async def test_a_retry_of_a_sub_task_whose_parent_ends_at_the_same_time_is_refused(store: SqliteStore) -> None:
+    class Late(TaskMoves):
+        """A count that began before the replay is written right after it."""
+
+        async def make(self, move: Any) -> Task | None:
+            if isinstance(move, Replay) and (parent := await store.get("parent", EVERYONE)) is not None:
+                replayed = await super().make(move)
+                assert await super().make(CountSubtasks.of(parent, Counts(failed=1))) is not None
+                return replayed
+            return await super().make(move)
+
+    parent, failed = family(store, [TaskStatus.FAILED], subtasks=Subtasks(1, None, policy="allow_failures"))
+    await store.insert([parent, failed])
+    moves = Late(store, EventBus())
+    operations = TaskOperations(store, moves, SECOND)
+    with pytest.raises(ParentFinishedError, match="which is COMPLETED_WITH_ERRORS"):
+        await operations.retry(failed.task_id, EVERYONE, by="operator")
+    present = await operations.get("parent", EVERYONE)
+    assert CASCADE.time_of(present) is not None
+    await Cascade(store, moves).work_on(present)
+    assert (await operations.get(failed.task_id, EVERYONE)).status is TaskStatus.CANCELLED
+
+
 @pytest.mark.parametrize(
     ("reopened", "status", "cancelled"),
     [(True, TaskStatus.COMPLETED_WITH_ERRORS, 2), (False, TaskStatus.WAITING, 0)],
