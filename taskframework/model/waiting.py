@@ -304,6 +304,8 @@ class Reopen(UngroupedWrite):
             spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,
             # In case the process that asked for this dies before it replays a sub-task.
             check_at=now + REOPENED_COUNT_DELAY,
+            # As after a replay, readers of its stream wait for its new end.
+            stream=None if task.stream is None else replace(task.stream, is_skipped=False),
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
 

@@ -3,7 +3,7 @@
 How long a reader waits:
 
 - for a live task: until its deadline; without a deadline, for the time in the settings after a higher position ended,
-  or after its own replay if that was later;
+  or after it was replayed or reopened if that was later;
 - for a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
   position stores its task later, `StreamGaps` moves this task to a later position.
 
@@ -120,8 +120,8 @@ class StreamResults:
         later = await self._store.stream_times(stream, limit=_READ_AFTER_GAP, after_position=position_of(task))
         if (ended := _earliest(times.finished_at for times in later)) is None:
             return None
-        replayed = [entry.at for entry in task.history if entry.type == "replayed"]
-        return max([ended, *replayed]) + self._gap
+        begun_again = [entry.at for entry in task.history if entry.type in ("replayed", "reopened")]
+        return max([ended, *begun_again]) + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
         """Give up a position without a task, and the empty positions after it, if their time has come; otherwise return

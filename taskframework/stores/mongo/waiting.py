@@ -212,6 +212,7 @@ def _reopen(reopen: Reopen) -> Write:
         "result": {"$cond": ["$subtasks.resumes", None, "$result"]},
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(REOPENED_COUNT_DELAY),
+        "stream": {"$cond": [is_set("$stream"), {"$mergeObjects": ["$stream", {"is_skipped": False}]}, "$stream"]},
     }
     return Write(guard, [set_fields({**waiting, **with_event("reopened", data=literal({"by": reopen.by}))})])
 

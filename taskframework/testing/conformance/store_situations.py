@@ -206,7 +206,7 @@ def _stream_fields(now: datetime) -> Iterator[dict[str, Any]]:
     serial, ordered = StreamPlace("$a.b", "serial", 7, halts=True), StreamPlace("a", "ordered_results", 8)
     for place in (serial, ordered, replace(serial, is_skipped=True), replace(ordered, is_skipped=True, position=7)):
         yield {"stream": place, "unblock_at": now - MINUTE, "deadline": now - MINUTE}
-    for place in (serial, ordered):
+    for place in (serial, ordered, replace(ordered, is_skipped=True)):
         yield {"stream": place, "subtasks": replace(A_ROUND, plan=None, plan_records=0, report_serial=4)}
     yield {"stream": serial, "unblock_at": now + HOUR, "not_before": now + HOUR}
     yield {"stream": serial, "unblock_at": now + HOUR, "generation": 1, "published_sequence": 1}

@@ -15,7 +15,9 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Skip
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import STREAMS, Gap, StreamKey
-from taskframework.model.task import Task
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Subtasks, Task
+from taskframework.model.waiting import CountSubtasks, Reopen, Wait
 from taskframework.stores.reading import read_record
 from tests.unit.streams.conftest import HOUR, KEY, Installation, armed
 
@@ -152,6 +154,25 @@ async def test_readers_wait_for_a_replay_as_for_any_live_task(here: Installation
     assert await shown(here) == []
     here.clock.advance(SECOND)
     assert await shown(here) == ["S", "C"]
+
+
+async def test_readers_wait_for_a_reopened_parent_as_for_any_live_task(here: Installation) -> None:
+    async def fail_sub_task() -> None:
+        assert await here.store.apply(CountSubtasks.of(await here.get(parent), Counts(failed=1))) is not None
+
+    parent, second = await ordered(here, 2)
+    wait = Wait(await here.begin(parent), "worker-1", Subtasks(1, None), None, None, None)
+    assert await here.store.apply(wait) is not None
+    await fail_sub_task()
+    await here.end(second)
+    assert await shown(here) == ["F", "C"]
+    for _ in range(2):  # the second time although readers had skipped it before
+        here.clock.advance(2 * GAP)
+        assert await here.store.apply(Reopen(parent.task_id, EVERYONE, "operator")) is not None
+        assert await shown(here) == []
+        here.clock.advance(GAP)
+        assert await shown(here) == ["S", "C"]
+        await fail_sub_task()
 
 
 async def test_positions_without_a_task_are_given_up_half_a_minute_after_a_later_one_was_stored(
