@@ -113,19 +113,27 @@ class MessageMending:
             raise TaskNotFoundError(message_id, what="dead letter")
         kind = await self._types.require(task_type)
         request_hash = fingerprint(kind.task_type, kind.accept(parameters)[1])
+        repaired = await self._find_repaired(message_id, record, request_hash)
         if message is None:
-            assert record is not None, "one of the two was found"
-            return await self._find_repaired(message_id, MESSAGE_REPAIR.content(record), request_hash)
+            if repaired is None:
+                raise TaskNotFoundError(message_id, what="dead letter")
+            return repaired
         if dry_run:
             return None
+        if repaired is not None:  # the message could not be deleted then, and the key of the task may be over
+            await self._store.delete_dead_message(message_id)
+            return repaired
         record = record or await self._write_record(message, user_id, by)
         return await self._submit_task(record, message, task_type, parameters, request_hash)
 
-    async def _find_repaired(self, message_id: str, mended: MessageRepair, request_hash: str) -> Submission:
-        """Return the task of a message that was repaired and then deleted."""
+    async def _find_repaired(self, message_id: str, record: Record | None, request_hash: str) -> Submission | None:
+        """Return the task that a message became before, if it is still stored."""
+        if record is None:
+            return None
+        mended = MESSAGE_REPAIR.content(record)
         task = None if mended.task_id is None else await self._store.get(mended.task_id, EVERYONE)
         if task is None:
-            raise TaskNotFoundError(message_id, what="dead letter")
+            return None
         if mended.request_hash not in (None, request_hash):
             raise AlreadyRepairedError(message_id, task.task_id)
         return Submission(task, is_new=False)

@@ -21,6 +21,7 @@ from taskframework import (
     TaskFramework,
 )
 from taskframework.api.app import create_app
+from taskframework.model.idempotency import IDEMPOTENCY
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import insert_one, make_error
@@ -411,7 +412,10 @@ async def test_a_wrong_repair_of_a_message_is_refused(api: Api, body: dict[str, 
     assert len((await api.get(DEAD_LETTERS)).json()["items"]) == 1
 
 
-async def test_a_repair_that_broke_off_is_finished_by_the_next(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_key_over", [False, True])
+async def test_a_repair_that_broke_off_is_finished_by_the_next(
+    api: Api, monkeypatch: pytest.MonkeyPatch, is_key_over: bool
+) -> None:
     path, store = f"{DEAD_LETTERS}/{await _keep(api)}/repair", api.framework.services.store
 
     async def dies(_: str) -> bool:
@@ -420,6 +424,8 @@ async def test_a_repair_that_broke_off_is_finished_by_the_next(api: Api, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete_dead_message", dies)
         problem_of(await api.post(path, json=COUNT_WORDS), 500, "internal_error")
+    if is_key_over:  # a day after the end of the task
+        assert await store.delete_records(await store.list_records(IDEMPOTENCY.name, limit=9)) == 1
     other = COUNT_WORDS | {"parameters": {"text": "other"}, "user_id": "eve"}
     problem_of(await api.post(path, json=other), 409, "idempotency_conflict")
     assert (await api.post(path, json=COUNT_WORDS)).status_code == 200
