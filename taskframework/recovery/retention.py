@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from taskframework.errors import TaskUnreadableError
+from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.debounce import WINDOWS
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.plans import PLAN, PLAN_CHECK_INTERVAL, are_plan_parts_needed
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 #: The kinds whose records name a task, and all kinds whose records are read before they are deleted.
 _KEY_KINDS = (IDEMPOTENCY, VERSIONS, WINDOWS)
 _READ_KINDS: dict[str, RecordKind[Any]] = {kind.name: kind for kind in (*_KEY_KINDS, STREAMS, PLAN)}
+#: When to look again at a record that this release cannot read. Until then it holds up no records that came later.
+_UNREADABLE_CHECK_INTERVAL = timedelta(hours=1)
 
 
 def _is_readable(record: Record) -> bool:
@@ -55,10 +59,17 @@ class RetentionRepair:
         Returns:
             Whether there may be more.
         """
-        expired = list(filter(_is_readable, await self._store.expired_records(self._limit)))
+        expired = await self._store.expired_records(self._limit)
+        until = self._store.now() + _UNREADABLE_CHECK_INTERVAL
         by_kind: dict[str, list[Record]] = {}
+        unreadable: list[Record] = []
         for record in expired:
-            by_kind.setdefault(record.kind, []).append(record)
+            if _is_readable(record):
+                by_kind.setdefault(record.kind, []).append(record)
+            else:
+                unreadable.append(replace(record, expires_at=until))
+        with contextlib.suppress(ValueNotStorableError):  # a value that was written by hand and is not JSON
+            await self._store.write_records(unreadable)
         for kind in _KEY_KINDS:
             if keys := by_kind.pop(kind.name, None):
                 await self._check_keys(kind, keys)
