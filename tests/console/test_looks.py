@@ -98,6 +98,32 @@ async def test_a_small_window_shows_who_did_what_and_why(chromium: Browser, shop
         await expect(row.get_by_text("anonymous: until noon")).to_be_visible()
 
 
+async def test_a_long_reason_and_a_refusal_can_be_read_in_full(window: Window, shop: Installation) -> None:
+    reason, refused = "because of the provider " * 10, "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
+    shop.api.post("/admin/dead-letters/discard", json={"ids": [refused], "reason": f"{reason}\u202eend"})
+    await window.go("audit")
+    row = window.page.get_by_role("row").filter(has_text=reason[:50])
+    await expect(row.get_by_title(f"{reason}\ufffdend")).to_be_visible()
+    await expect(row.locator("td", has_text=reason[:50]).get_by_text("refused: There is no")).to_be_visible()
+
+
+async def test_the_list_of_tasks_shows_the_message_of_an_error_before_its_class(
+    window: Window, shop: Installation
+) -> None:
+    shop.failed()
+    await window.go("tasks?task_type=charge-card&status=FAILED")
+    said = window.page.locator("td .bad-text").first
+    await expect(said).to_have_text("there is nothing to charge NonRetryableError")
+
+
+async def test_the_status_of_a_subtask_is_as_wide_as_its_text(window: Window, shop: Installation) -> None:
+    task_id = shop.ended(shop.submit("write-report", 1), "COMPLETED")
+    await window.go(f"tasks/{task_id}")
+    box = await window.page.locator(".branch .status").bounding_box()
+    assert box is not None
+    assert box["width"] < 200
+
+
 async def test_a_small_window_shows_the_turns_of_a_limit(chromium: Browser, shop: Installation) -> None:
     now = datetime.now(UTC)
     times = {"next_at": now + timedelta(minutes=5), "last_turn_at": now + timedelta(minutes=9)}
@@ -109,6 +135,14 @@ async def test_a_small_window_shows_the_turns_of_a_limit(chromium: Browser, shop
         row = window.page.get_by_role("row").filter(has_text="openai")
         await expect(row.get_by_text("ada").first).to_be_visible()
         await expect(row.get_by_text(re.compile(r"^next in [45] min, last in [89] min$"))).to_be_visible()
+
+
+async def test_a_list_of_limits_that_is_cut_off_says_so(window: Window) -> None:
+    limit = {"kind": "rate", "name": "openai", "rate": 1, "burst_capacity": 1, "available": 1, "next_at": None}
+    page = {"items": [limit | {"key": str(key), "last_turn_at": None} for key in range(500)], "next_cursor": None}
+    await window.page.route("**/admin/limits?*", lambda route: route.fulfill(json=page))
+    await window.go("limits")
+    await window.shows("At most 500 are listed.", times=1)
 
 
 async def test_causes_with_one_error_class_can_be_distinguished_in_a_small_window(

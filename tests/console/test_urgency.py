@@ -236,6 +236,7 @@ async def test_numbers_stay_as_they_are_when_something_else_is_edited(window: Wi
     await window.page.locator("main form [name=every]").fill("8d")
     await window.button("Save").click()
     await window.shows("every 8d")
+    await window.shows("run the last one")  # in the words of the form
     assert '"parameters":{"account":1,"amount":-0.0}' in shop.api.get("/admin/schedules/exact").text
 
 
@@ -262,6 +263,8 @@ async def test_all_results_of_a_stream_are_listed(window: Window, shop: Installa
     await table.wait_for()
     await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
     await expect(table).to_have_attribute("aria-rowcount", "121")
+    await window.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await expect(table.get_by_role("link", name="119")).to_have_attribute("href", f"#/tasks/{ids[119]}")
 
 
 async def test_streams_that_were_left_leave_nothing_behind(window: Window, shop: Installation) -> None:

@@ -8,6 +8,9 @@ function inOrder(child) {
   return typeof child === "string" ? child.replace(REORDERING, "\ufffd") : child;
 }
 
-export const html = htm.bind((type, properties, ...children) => h(type, properties, ...children.map(inOrder)));
+// Tooltips too.
+const titled = (properties) => (properties?.title ? { ...properties, title: inOrder(properties.title) } : properties);
+
+export const html = htm.bind((type, properties, ...children) => h(type, titled(properties), ...children.map(inOrder)));
 export { render } from "../vendor/preact.js";
 export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";

@@ -19,8 +19,8 @@ const COLUMNS = [
   { name: "What", cell: (one) => html`<b>${one.action}</b><small class="clip wide">${one.target ?? ""}</small>
     <small class="clip stand-in ${one.refusal ? "bad-text" : ""}">${one.by}: ${one.refusal ?? one.reason ?? one.target ?? inline(one.details)}</small>` },
   { name: "Who", wide: true, size: "m", cell: (one) => one.by },
-  { name: "Why", wide: true, cell: (one) => html`<span class="clip">${one.reason ?? ""}</span>` },
-  { name: "Refused", wide: true, cell: (one) => one.refusal && html`<span class="clip bad-text">${one.refusal}</span>` },
-  { name: "Details", wide: true, cell: (one) => html`<code class="clip">${Object.keys(one.details ?? {}).length > 0 && inline(one.details)}</code>` },
+  { name: "Why", wide: true, cell: (one) => html`<span class="clip" title=${one.reason}>${one.reason ?? ""}</span>
+    ${one.refusal && html`<small class="clip bad-text" title=${one.refusal}>refused: ${one.refusal}</small>`}` },
+  { name: "Details", wide: true, cell: (one) => Object.keys(one.details ?? {}).length > 0 && html`<code class="clip" title=${inline(one.details)}>${inline(one.details)}</code>` },
   { name: "When", number: true, size: "m", cell: (one) => html`<${Ago} time=${one.at} />` },
 ];

@@ -7,20 +7,23 @@ import { Ago, Head, Section, TaskLink, Waiting } from "../parts/basics.js";
 import { Table } from "../parts/table.js";
 
 const LOOK = 2000;
+const MOST = 500; // of each kind in an answer, which has no further page
 
 export function Limits() {
-  const loaded = useLoad((signal) => get("admin/limits", { limit: 500 }, signal), [], { every: LOOK });
-  const items = loaded.data?.items ?? [];
+  const loaded = useLoad((signal) => get("admin/limits", { limit: MOST }, signal), [], { every: LOOK });
+  const ofKind = (wanted) => (loaded.data?.items ?? []).filter(({ kind }) => kind === wanted);
+  const [rates, slots] = [ofKind("rate"), ofKind("concurrency")];
   const idOf = (one) => `${one.name} ${one.key}`;
   return html`<${Head} title="Limits" />
     <${Waiting} of=${loaded} />
     ${loaded.data && html`
-      <${Section} title="Attempts per second"><${Table} label="Rate limits" rows=${items.filter(({ kind }) => kind === "rate")} idOf=${idOf}
-        columns=${RATES} empty="No rate limit has been used." /><//>
-      <${Section} title="Attempts at once"><${Table} label="Concurrency limits" rows=${items.filter(({ kind }) => kind === "concurrency")} idOf=${idOf}
-        columns=${SLOTS} empty="No concurrency limit is in use now." /><//>`}`;
+      <${Section} title="Attempts per second"><${Table} label="Rate limits" rows=${rates} idOf=${idOf}
+        columns=${RATES} empty="No rate limit has been used." /><${More} rows=${rates} /><//>
+      <${Section} title="Attempts at once"><${Table} label="Concurrency limits" rows=${slots} idOf=${idOf}
+        columns=${SLOTS} empty="No concurrency limit is in use now." /><${More} rows=${slots} /><//>`}`;
 }
 
+const More = ({ rows }) => rows.length >= MOST && html`<p class="quiet">At most ${count(MOST)} are listed.</p>`;
 const keyOf = (one) => html`<small>${one.key ?? ""}</small>`;
 const nextOf = (one) => (one.next_at ? html`<${Ago} time=${one.next_at} />` : "now");
 const lastOf = (one) => html`<${Ago} time=${one.last_turn_at} />`;

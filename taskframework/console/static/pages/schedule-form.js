@@ -9,8 +9,8 @@ import { Editor, sample } from "../parts/editor.js";
 import { Field, REASON } from "../parts/field.js";
 import { useTypes } from "../parts/filters.js";
 
-const MISSED = [["once", "run the last one"], ["skip", "run none"], ["all", "run all of them"]];
-const OVERLAP = [["allow", "run too"], ["skip", "skip this run"], ["cancel_previous", "cancel the last one"]];
+export const MISSED = [["once", "run the last one"], ["skip", "run none"], ["all", "run all of them"]];
+export const OVERLAP = [["allow", "run too"], ["skip", "skip this run"], ["cancel_previous", "cancel the last one"]];
 
 export function ScheduleForm({ schedule }) {
   const types = useTypes();
@@ -58,7 +58,7 @@ function Form({ type, names, choose, schedule }) {
     <${Editor} key=${type.task_type} value=${first} tell=${setParameters} errors=${ofParameters(problem)} schema=${type.parameters_schema} />
     <${Problem} problem=${problem} />
     <div class="actions"><${Action} role="operator" class="main" hotkey="s" disabled=${parameters === undefined} onPress=${save}>Save<//>
-      <a class="button" href=${leave}>Leave it as it is</a></div>
+      <a class="button" href=${leave}>${schedule ? "Leave it as it is" : "No, go back"}</a></div>
   </form>`;
 }
 

@@ -9,7 +9,7 @@ import { Action, Ago, Facts, Head, Json, Section, Status, TaskLink, Waiting } fr
 import { ask } from "../parts/dialog.js";
 import { REASON } from "../parts/field.js";
 import { Table } from "../parts/table.js";
-import { ScheduleForm } from "./schedule-form.js";
+import { MISSED, OVERLAP, ScheduleForm } from "./schedule-form.js";
 
 const LOOK = 5000;
 
@@ -22,6 +22,7 @@ export function Schedules({ query }) {
       href=${(one) => to(["schedules", one.name])} empty="No schedules. They can be created here or in the settings." />`}`;
 }
 
+const textOf = (options, value) => options.find(([one]) => one === value)?.[1] ?? value;
 const when = (one) => one.cron ?? `every ${one.every}`;
 
 const COLUMNS = [
@@ -48,10 +49,10 @@ export function Schedule({ name, query }) {
       <${Section} title="Facts"><${Facts} rows=${[
         ["Task type", html`<a href=${to(["tasks"], { task_type: one.task_type })}>${one.task_type}</a>`], ["User", one.user_id],
         ["Last run", one.last_run && html`${one.last_run.status && html`<${Status} status=${one.last_run.status} /> `}<${TaskLink} id=${one.last_run.task_id} /> <${Ago} time=${one.last_run.at} />`],
-        ["Missed runs", one.missed], ["If one is running", one.overlap.replaceAll("_", " ")], ["Jitter", one.jitter],
+        ["Missed runs", textOf(MISSED, one.missed)], ["If the last run has not ended", textOf(OVERLAP, one.overlap)], ["Random delay up to", one.jitter],
         ["Defined", one.is_from_settings ? "in the settings, and changed there alone" : "here, over HTTP or on the command line"],
       ]} /><//>
-      <${Section} title="Next runs"><ol class="plain-list">${(one.next_runs ?? []).map((time) => html`<li key=${time}>${at(time)} <span class="quiet"><${Ago} time=${time} /></span></li>`)}</ol><//>
+      <${Section} title="Next runs, in your time zone"><ol class="plain-list">${(one.next_runs ?? []).map((time) => html`<li key=${time}>${at(time)} <span class="quiet"><${Ago} time=${time} /></span></li>`)}</ol><//>
     </div>
     <${Section} title="Parameters"><${Json} value=${one.parameters} label="Parameters" /><//>`;
 }

@@ -57,17 +57,17 @@ function Stream({ name, user }) {
       </div></div>`}
     <${Section} title=${stream.key}><${Facts} rows=${[
       ["Mode", stream.mode.replaceAll("_", " ")],
-      ["Whose turn", stream.turn && html`<${TaskLink} id=${stream.turn.task_id} /> at ${count(stream.turn.position)}`],
+      ["Whose turn", stream.turn && html`<${TaskLink} id=${stream.turn.task_id} /> at position ${count(stream.turn.position)}`],
       ["Waiting", stream.mode === "serial" && count(stream.waiting)],
       ["Submitted so far", count(stream.next_position)],
     ]} /><//>
     <${Section} title="Tasks, the newest first">${waiting.items && html`<${TaskTable} items=${waiting.items} list=${waiting} label="Tasks of the stream" />`}<//>
     <${Section} title="Results in order">${results.items && html`<${Table} label="Results" rows=${results.items} columns=${RESULTS}
-      more=${results.more} isDone=${results.isDone} idOf=${(one) => one.position} empty="No results yet." />`}<//>`;
+      more=${results.more} isDone=${results.isDone} idOf=${(one) => one.position} href=${(one) => one.task_id && to(["tasks", one.task_id])} empty="No results yet." />`}<//>`;
 }
 
 const RESULTS = [
-  { name: "Position", size: "s", cell: (one) => count(one.position) },
+  { name: "Position", size: "s", cell: (one) => html`<b>${count(one.position)}</b>` },
   { name: "Status", size: "m", cell: (one) => html`<${Status} status=${one.status} />` },
   { name: "Result", cell: (one) => html`<span class="clip ${one.error ? "bad-text" : ""}">${one.error ? one.error.message : one.result === null ? "" : inline(one.result)}</span>` },
 ];

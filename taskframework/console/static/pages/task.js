@@ -118,7 +118,7 @@ function TaskFacts({ task }) {
     ["User", html`<a href=${to(["tasks"], { user_id: task.user_id })}>${task.user_id}</a>`],
     ["Correlation id", task.correlation_id && html`<a class="id" href=${to(["tasks"], { correlation_id: task.correlation_id })}>${task.correlation_id}</a>`],
     ["Parent", task.parent_task_id && html`<${TaskLink} id=${task.parent_task_id} />`],
-    ["Stream", task.stream && html`<a href=${to(["streams"], { key: task.stream.key, user_id: task.user_id })}>${task.stream.key}</a> at ${task.stream.position}`],
+    ["Stream", task.stream && html`<a href=${to(["streams"], { key: task.stream.key, user_id: task.user_id })}>${task.stream.key}</a> at position ${task.stream.position}`],
     ["Version", task.unique && `${task.unique.version} of ${task.unique.key}`],
     ["Created", html`${at(task.created_at)}, <${Ago} time=${task.created_at} />`],
     ["Not before", Date.parse(task.not_before) > Date.now() && at(task.not_before)],

@@ -7,7 +7,7 @@ const SHORT = 100;
 const FIRST = 2 * AROUND; // rows, until the position of the window is known
 
 // columns: {name, cell(row), wide: only where there is room ("widest": much of it), narrow: only where there is none for those, number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
-// `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
+// `href(row)` makes the first column a link, if it has one, which `j`, `k` and `Enter` use.
 export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
   const body = useRef(null);
   const [from, to] = useVisible(body, rows.length);
@@ -36,7 +36,7 @@ export function Table({ label, columns, rows, idOf, href, more, isDone = true, e
 function Row({ row, number, columns, href }) {
   return html`<tr aria-rowindex=${number}>
     ${columns.map((column, index) => html`<td key=${column.name} class=${classOf(column)}>
-      ${index === 0 && href ? html`<a class="row" data-row href=${href(row)} onClick=${leave}>${column.cell(row)}</a>` : column.cell(row)}
+      ${index === 0 && href?.(row) ? html`<a class="row" data-row href=${href(row)} onClick=${leave}>${column.cell(row)}</a>` : column.cell(row)}
     </td>`)}
   </tr>`;
 }

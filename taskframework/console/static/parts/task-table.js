@@ -20,9 +20,12 @@ const COLUMNS = [
   { name: "Created", number: true, size: "m", cell: (task) => html`<${Ago} time=${task.created_at} />` },
 ];
 
+// The message first: where there is little room, the class alone says too little.
+const Failed = ({ error: { type, message } }) => html`<span class="clip bad-text" title=${message}>${message} <b>${kindOfError(type)}</b></span>`;
+
 // The progress of a running task, the error of a failed or retried task, the result of a task that succeeded.
 export function Said({ task }) {
-  if (task.error && !(task.status === "RUNNING" && task.progress !== null)) return html`<span class="clip bad-text"><b>${kindOfError(task.error.type)}</b> ${task.error.message}</span>`;
+  if (task.error && !(task.status === "RUNNING" && task.progress !== null)) return html`<${Failed} error=${task.error} />`;
   if (!isFinal(task.status)) return html`<${Progress} progress=${task.progress} label="Progress of ${shortId(task.task_id)}" />`;
   return task.result === null ? null : html`<code class="clip">${inline(task.result)}</code>`;
 }
