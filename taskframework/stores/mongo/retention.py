@@ -21,7 +21,18 @@ from taskframework.stores.mongo.queries import BY_POSITION
 from taskframework.stores.mongo.records import forget_keys, keys_of
 from taskframework.stores.retention import FamiliesOver, Piece, Place, Walk
 
-_FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
+_FIELDS = (
+    "user_id",
+    "idempotency_key",
+    "generation",
+    "finished_at",
+    "purge_at",
+    "parent.task_id",
+    "subtasks.round",
+    "stream",
+)
+#: Tasks that may have sub-tasks: of their present round, or of a generation before they were replayed.
+_MAY_HAVE_SUBTASKS: Document = {"$or": [{"subtasks": {"$ne": None}}, {"generation": {"$gt": 0}}]}
 _COMPLETED = FINAL - DEAD
 #: Ended tasks whose own `purge_at` has passed; they have this time if their type says how long they stay.
 _PAST_PURGE_TIME: Document = {"status": in_status(*FINAL), **has_passed("purge_at")}
@@ -108,7 +119,7 @@ class Purge:
             undue = {**below, "status": in_status(*statuses), "$nor": [due]}
             if await self._tasks.find(undue, limit=1, fields=("_id",), index=SUBTASKS):
                 return False
-        parents = await self._tasks.find({**below, "subtasks": {"$ne": None}}, fields=("finished_at",), index=SUBTASKS)
+        parents = await self._tasks.find({**below, **_MAY_HAVE_SUBTASKS}, fields=("finished_at",), index=SUBTASKS)
         for task in parents:
             if not await self._is_over(task, due):
                 return False
@@ -133,7 +144,7 @@ class Purge:
 
     async def _parents(self, tasks: Iterable[Document]) -> set[str]:
         """The ids of the tasks that still have sub-tasks."""
-        ids = [task["_id"] for task in tasks if task.get("subtasks")]
+        ids = [task["_id"] for task in tasks if task.get("subtasks") or task.get("generation")]
         if not ids:
             return set()
         among: Document = {"$match": {"parent.task_id": {"$in": ids}}}

@@ -183,6 +183,17 @@ class FamilyPurgeCases(StoreSuite):
             await make_mark(store, MarkPublished(ended.task_id, ended.sequence))
         assert await _purge_three_times(store, finished=NO_TIME, dead_letters=MINUTE) == 0
 
+    async def test_a_parent_that_was_replayed_stays_while_it_has_subtasks_from_before(self, store: TaskStore) -> None:
+        old: dict[str, Any] = {"status": TaskStatus.COMPLETED, **_end_fields(store, HOUR)}
+        top = await put(store, **old, **_PLANNED_FIELDS)
+        replayed = await put(store, **old, generation=1, parent=ParentLink(top.task_id, 0, 0))
+        await _put_old(store, top.task_id, 1, TaskStatus.COMPLETED)
+        await _put_old(store, replayed.task_id, 0, TaskStatus.FAILED)
+        alone = await put(store, **old, generation=1)
+        await _put_old(store, alone.task_id, 0, TaskStatus.FAILED)
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=None) == 0
+        assert await _purge_three_times(store, finished=MINUTE, dead_letters=MINUTE) == 6
+
     async def test_a_subtask_whose_parent_is_gone_goes_by_itself(self, store: TaskStore) -> None:
         await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 1
