@@ -124,6 +124,10 @@ class CountSubtasks(UngroupedWrite):
         # As long as failed sub-tasks are still to be replayed, their failures do not decide the round.
         if subtasks.planned is not None and parent.retry_at is None:
             verdict = Policy(subtasks.policy).verdict(subtasks.planned, counts)
+        # Failed sub-tasks of a reopened round may be replayed one after the other. The failures of the others must not
+        # cancel those that are live again.
+        if verdict is Verdict.NOT_MET and counts.done < (subtasks.planned or 0) and is_reopened(parent):
+            verdict = None
         return cls(
             parent.task_id,
             parent.generation,

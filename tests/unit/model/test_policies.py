@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.subtasks import Counts, Policy, Verdict, at_least, subtask_id
 from taskframework.model.task import Signal, SignalWait, Subtasks, Task
-from taskframework.model.waiting import WAIT_CHECK_INTERVAL, CountSubtasks
-from tests.unit.model.scenes import MINUTE, NOW, in_status
+from taskframework.model.waiting import WAIT_CHECK_INTERVAL, CountSubtasks, Reopen
+from tests.unit.model.scenes import MINUTE, NOW, TASK_ID, in_status
 
 MET, WITH_ERRORS, NOT_MET = Verdict.MET, Verdict.MET_WITH_ERRORS, Verdict.NOT_MET
 PLANNED = 4
@@ -88,6 +89,15 @@ def counted(task: Task, counts: Counts) -> Task:
     after = CountSubtasks.of(task, counts).apply(task, NOW)
     assert after is not None
     return after
+
+
+def test_a_reopened_round_fails_when_no_sub_task_of_it_is_live() -> None:
+    failed = counted(parent(policy="all_must_succeed"), Counts(failed=1))
+    assert failed.status is TaskStatus.FAILED, "the first time at once"
+    reopened = Reopen(TASK_ID, EVERYONE, "operator").apply(failed, NOW)
+    assert reopened is not None
+    assert counted(reopened, Counts(PLANNED - 2, 1)).status is TaskStatus.WAITING
+    assert counted(reopened, Counts(PLANNED - 1, 1)).status is TaskStatus.FAILED
 
 
 def test_a_count_that_decides_nothing_is_progress() -> None:

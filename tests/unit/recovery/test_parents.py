@@ -27,6 +27,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
+from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.model.versions import newest_record
 from taskframework.model.waiting import RECOUNT_AFTER, SPAWN_AFTER, WAIT_CHECK_INTERVAL, CountSubtasks, Reopen
 from taskframework.moves import TaskMoves
@@ -367,6 +368,33 @@ async def test_a_retry_of_a_sub_task_whose_parent_ends_at_the_same_time_is_refus
     assert CASCADE.time_of(present) is not None
     await Cascade(store, moves).work_on(present)
     assert (await operations.get(failed.task_id, EVERYONE)).status is TaskStatus.CANCELLED
+
+
+async def test_failed_sub_tasks_of_an_ended_parent_are_repaired_one_after_the_other(
+    store: SqliteStore, clock: FakeClock
+) -> None:
+    failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
+    round = Subtasks(3, None, done=3, failed=3, policy="at_least(2)")
+    tasks = family(store, [TaskStatus.FAILED] * 3, **failed, subtasks=round)
+    await store.insert(tasks)
+    _, first, second, _ = tasks
+    moves = TaskMoves(store, EventBus())
+    operations, reporter = TaskOperations(store, moves, SECOND), SubtaskReporter(store, moves, clock)
+
+    async def parent_after_a_count() -> TaskStatus:
+        reporter.request_count("parent")
+        await reporter.finished()
+        return (await operations.get("parent", EVERYONE)).status
+
+    for subtask in (first, second):
+        await operations.retry(subtask.task_id, EVERYONE, by="operator", reopen=True)
+        assert await parent_after_a_count() is TaskStatus.WAITING, "the other failures do not cancel it"
+    for subtask, after in ((first, TaskStatus.WAITING), (second, TaskStatus.COMPLETED)):
+        claimed = await store.apply(Claim(subtask.task_id, 2, subtask.task_id, "worker-1", MINUTE))
+        assert claimed is not None
+        fence = Fence(subtask.task_id, claimed.fencing_token, subtask.task_id)
+        assert await store.apply(Complete(fence, "worker-1", None)) is not None
+        assert await parent_after_a_count() is after
 
 
 @pytest.mark.parametrize(
