@@ -13,7 +13,7 @@ from starlette.responses import Response
 from taskframework.api.auditing import audited, reason_of
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read_body
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response
+from taskframework.api.context import PREFIX, broker_of, framework_of, json_response, new_router, page_response
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import TypePageQuery, page_by_type
 from taskframework.api.problems import RequestRefusedError
@@ -38,8 +38,7 @@ _REFUSALS = ("task_type_not_found", "store_unavailable", "not_running")
 )
 async def list_queues(request: Request, query: Annotated[TypePageQuery, Query()]) -> Response:
     """List the task types, with the messages that wait in the broker, and who paused which type."""
-    framework = framework_of(request)
-    queues = await framework.services.queues.list_queues(framework.process.broker)
+    queues = await framework_of(request).services.queues.list_queues(broker_of(request))
     return page_response(page_by_type(queues, query), Queue.view)
 
 
@@ -77,9 +76,8 @@ async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
 
 
 async def _queue_response(request: Request, task_type: str) -> Response:
-    framework = framework_of(request)
     with _answer_not_found():
-        queue = await framework.services.queues.get(task_type, framework.process.broker)
+        queue = await framework_of(request).services.queues.get(task_type, broker_of(request))
     return json_response(queue.view())
 
 

@@ -20,7 +20,17 @@ from starlette.routing import Mount
 
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
 import taskframework.brokers.embedded  # noqa: F401
-from taskframework import Caller, ConfigurationError, NotRunningError, Role, Settings, TaskFramework, mount, task
+from taskframework import (
+    Caller,
+    ConfigurationError,
+    NotRunningError,
+    Role,
+    Settings,
+    StoreOnlyError,
+    TaskFramework,
+    mount,
+    task,
+)
 from taskframework.api.callers import is_caller_still_valid
 from taskframework.model.scope import Scope
 from taskframework.stores.sqlite import ExecutionLock
@@ -118,6 +128,28 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
                 refused = await client.post(TASKS, content=body, headers={"Content-Type": "application/json"})
                 assert refused.json()["hint"].endswith(said)
             assert "<code>GET /jobs/api/v1/me</code>" in (await client.get("/jobs/docs")).text
+
+
+async def test_a_process_that_only_opened_the_store_pauses_and_resumes_a_type(framework: TaskFramework) -> None:
+    """It did, but answered 503, and the audit log said that both were refused."""
+    app = FastAPI()
+    mount(app, framework, "/jobs", worker=False)
+    async with client_of(app) as client:
+        with pytest.raises(StoreOnlyError):
+            _ = framework.process
+        await client.post(TASKS, json={"task_type": "double", "parameters": 2})
+        queues = "/jobs/api/v1/admin/queues"
+        for change, is_paused in (("pause", True), ("resume", False)):
+            changed = await client.post(f"{queues}/double/{change}")
+            assert changed.status_code == 200, changed.text
+            assert (changed.json()["is_paused"], changed.json()["messages"]) == (is_paused, None)
+            assert (await client.get(f"{queues}/double")).json() == changed.json()
+            assert (await client.get(queues)).json()["items"] == [changed.json()]
+        entries = (await client.get("/jobs/api/v1/admin/audit")).json()["items"]
+        assert [(entry["action"], entry["refusal"]) for entry in entries] == [
+            ("queue.resume", None),
+            ("queue.pause", None),
+        ]
 
 
 async def test_the_application_decides_who_each_caller_is(framework: TaskFramework) -> None:
