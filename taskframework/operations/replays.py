@@ -30,6 +30,7 @@ from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_ME
 from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys, hash_of_action, replay_id_of
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_all_records, read_record
+from taskframework.submission.options import accept_reason
 
 #: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
 MAX_LISTED_TASKS = 10_000
@@ -106,11 +107,12 @@ class ReplayOperations:
             The action as it is now. If the same one is running already, that one, now and whenever the key comes again.
 
         Raises:
-            InvalidRequestError: as `count_of`.
+            InvalidRequestError: as `count_of`, or if the reason is too long.
             ReplayConflictError: if the key stands for another request.
             ReplayRunningError: if the same action with the same filter is running at another rate, or with another
                 `reopen`.
         """
+        reason = accept_reason(reason)  # each task would refuse a reason that is too long
         replay_id = new_task_id() if key is None else replay_id_of(by, key)
         request_hash = hash_of_action(action, where, rate, reopen=reopen)
         if key is not None and (known := await self._find_known(by, key, request_hash)) is not None:

@@ -243,6 +243,14 @@ async def test_tasks_with_which_it_cannot_be_done_are_not_counted_but_refused(
     assert (await stage.replays.list_replays(limit=5)).items == ()
 
 
+async def test_a_reason_that_no_task_accepts_begins_nothing(stage: Stage) -> None:
+    """The action was stored, and each of its tasks failed."""
+    await stage.dead(1)
+    with pytest.raises(InvalidRequestError, match="at most 1,000 characters, not 1,500"):
+        await stage.replays.begin(Action.REPLAY, ActionFilter(), by="ada", reason="x" * 1500)
+    assert (await stage.replays.list_replays(limit=5)).items == ()
+
+
 async def test_an_action_that_is_started_twice_runs_once(stage: Stage) -> None:
     await stage.dead(30)
     # The store cannot tell two that begin at once; here they begin by filters that find the same.
