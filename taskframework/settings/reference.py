@@ -21,8 +21,8 @@ Every setting has a default, so nothing needs a file. A value is taken from the 
 
 `taskframework config show` prints each value and where it came from. A key that does not exist is an error that names
 the nearest one. Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d` or in ISO-8601 (`PT30S`); a number without a
-unit is refused. Where a value may be empty, write `null` in the file or nothing in the variable. Passwords in addresses
-are never shown.
+unit is refused, and so is more than 36,600 days (a hundred years). Where a value may be empty, write `null` in the file
+or nothing in the variable. Passwords in addresses are never shown.
 
 This page is made by `python -m taskframework.settings.reference`.
 """

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
-from taskframework.durations import Duration
 from taskframework.settings.limits import ConcurrencySettings, RateLimiterSettings
-from taskframework.settings.section import ZERO, Section, check_not_below
+from taskframework.settings.section import ZERO, BoundedDuration, Section, check_not_below
 from taskframework.settings.security import SecuritySettings
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
@@ -30,10 +29,12 @@ class RetrySettings(Section):
     max_attempts: int = Field(
         default=5, ge=1, le=1000, description="Maximum number of attempts of a task, including the first"
     )
-    initial_delay: Duration = Field(
+    initial_delay: BoundedDuration = Field(
         default=timedelta(seconds=5), ge=ZERO, description="Wait between the first failure and the second attempt"
     )
-    max_delay: Duration = Field(default=timedelta(hours=1), ge=ZERO, description="Longest wait between two attempts")
+    max_delay: BoundedDuration = Field(
+        default=timedelta(hours=1), ge=ZERO, description="Longest wait between two attempts"
+    )
     backoff_factor: float = Field(default=2.0, ge=1, le=100, description="Each wait is the previous one times this")
     jitter_factor: float = Field(
         default=0.1, ge=0, le=1, description="Random share of each wait, so that failed tasks do not all retry together"
@@ -48,22 +49,22 @@ class RetrySettings(Section):
 class RetentionSettings(Section):
     """How long ended tasks and other finished things stay in the store."""
 
-    finished: Duration | None = Field(
+    finished: BoundedDuration | None = Field(
         default=timedelta(days=7),
         gt=ZERO,
         description="How long completed and cancelled tasks are kept; empty: forever",
     )
-    dead_letters: Duration | None = Field(
+    dead_letters: BoundedDuration | None = Field(
         default=timedelta(days=90),
         gt=ZERO,
         description="How long failed tasks and dead messages are kept; empty: forever",
     )
-    idempotency_keys: Duration = Field(
+    idempotency_keys: BoundedDuration = Field(
         default=timedelta(hours=24),
         gt=ZERO,
         description="How long idempotency keys, and the tasks with them, are kept after the end of the task",
     )
-    audit: Duration | None = Field(
+    audit: BoundedDuration | None = Field(
         default=timedelta(days=365),
         gt=ZERO,
         description="How long the audit log and finished actions on many tasks are kept; empty: forever",
@@ -90,7 +91,7 @@ class ObservabilitySettings(Section):
         max_length=500,
         description="Where spans are sent, such as http://localhost:4318/v1/traces; empty: the program decides",
     )
-    loop_lag_warning: Duration = Field(
+    loop_lag_warning: BoundedDuration = Field(
         default=timedelta(seconds=1),
         ge=ZERO,
         description="How long the event loop may be blocked before a warning names the blocking code; 0: never warn",
@@ -166,7 +167,7 @@ class WorkerSettings(Section):
         default="auto",
         description="Maximum number of unacknowledged messages of one queue; auto: enough to fill all slots",
     )
-    lease: Duration = Field(
+    lease: BoundedDuration = Field(
         default=timedelta(seconds=30),
         ge=timedelta(milliseconds=100),
         description="How long a silent worker keeps its tasks; a live one renews its leases every third of this",
@@ -175,7 +176,7 @@ class WorkerSettings(Section):
         default=3, ge=1, description="Lost leases after which a task becomes a dead letter, even with attempts left"
     )
     # Longer than nearly all tasks run. After a crash of many workers, each process begins one long task in this time.
-    probation: Duration = Field(
+    probation: BoundedDuration = Field(
         default=timedelta(minutes=5),
         description="How long a running task whose next lost lease would be its last keeps other such tasks from"
         " starting in its process",
@@ -211,7 +212,7 @@ class PrioritySettings(Section):
     high: int = Field(default=8, ge=1, le=1000, description="Weight of high: of 8 + 4 + 1 free slots it gets 8")
     normal: int = Field(default=4, ge=1, le=1000, description="Weight of normal")
     low: int = Field(default=1, ge=1, le=1000, description="Weight of low")
-    max_wait: Duration = Field(
+    max_wait: BoundedDuration = Field(
         default=timedelta(minutes=5),
         gt=ZERO,
         description="A task that has waited longer than this goes before all others",
@@ -224,25 +225,27 @@ class PrioritySettings(Section):
 class RecoverySettings(Section):
     """How interrupted work is found and continued."""
 
-    sweep_interval: Duration = Field(
+    sweep_interval: BoundedDuration = Field(
         default=timedelta(seconds=1), gt=ZERO, description="How often to search for due tasks without a message"
     )
-    relay_interval: Duration = Field(
+    relay_interval: BoundedDuration = Field(
         default=timedelta(seconds=1), gt=ZERO, description="How often to search for unpublished events"
     )
     batch_size: int = Field(default=100, ge=1, le=10_000, description="Maximum number of tasks handled per search")
-    dispatch_grace: Duration = Field(
+    dispatch_grace: BoundedDuration = Field(
         default=timedelta(seconds=5),
         gt=ZERO,
         description="How long the submitting process has to send the first message",
     )
-    redispatch: Duration = Field(
+    redispatch: BoundedDuration = Field(
         default=timedelta(seconds=20),
         gt=ZERO,
         description="How long to wait for a claim before the message is sent again; doubles each time",
     )
-    redispatch_max: Duration = Field(default=timedelta(minutes=15), gt=ZERO, description="Longest wait for a claim")
-    no_handler_delay: Duration = Field(
+    redispatch_max: BoundedDuration = Field(
+        default=timedelta(minutes=15), gt=ZERO, description="Longest wait for a claim"
+    )
+    no_handler_delay: BoundedDuration = Field(
         default=timedelta(seconds=30),
         gt=ZERO,
         description="How long a task is put off if the worker cannot run its type or its version",
@@ -262,7 +265,7 @@ class RecoverySettings(Section):
 class BatchesSettings(Section):
     """Batches of tasks."""
 
-    upload_timeout: Duration = Field(
+    upload_timeout: BoundedDuration = Field(
         default=timedelta(minutes=10),
         ge=timedelta(seconds=1),
         description="How long the upload of a batch may pause; after that, the batch is cancelled",
@@ -272,7 +275,7 @@ class BatchesSettings(Section):
 class StreamsSettings(Section):
     """Ordered streams."""
 
-    gap: Duration = Field(
+    gap: BoundedDuration = Field(
         default=timedelta(seconds=60),
         ge=timedelta(milliseconds=100),
         description="How long a stream's results wait for a missing one without a deadline, once a later one exists",
@@ -295,7 +298,7 @@ class SchedulesSettings(Section):
 class ShutdownSettings(Section):
     """How a process stops."""
 
-    await_termination_timeout: Duration = Field(
+    await_termination_timeout: BoundedDuration = Field(
         default=timedelta(seconds=30),
         ge=ZERO,
         description="How long running tasks may take to finish after SIGTERM; then they are released to other workers",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from taskframework.durations import format_duration
+from taskframework.durations import Duration, format_duration
 from taskframework.settings import validation_errors
 from taskframework.urls import redacted, scheme_of
 
@@ -21,6 +21,18 @@ else:
     ModelMetaclass = type(BaseModel)  # has no public name
 
 ZERO = timedelta(0)
+#: A hundred years, as for the option `retention` of a task type. Far longer ones lead past the year 9999.
+_MAX_DURATION = timedelta(days=36_600)
+
+
+def _check_not_too_long(value: timedelta) -> timedelta:
+    if value > _MAX_DURATION:
+        raise ValueError(f"must be at most {_MAX_DURATION.days:,} days (a hundred years)")
+    return value
+
+
+#: The type of every setting that is a length of time.
+BoundedDuration = Annotated[Duration, AfterValidator(_check_not_too_long)]
 
 
 class _SectionMeta(ModelMetaclass):

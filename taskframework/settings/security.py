@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from taskframework.durations import Duration
 from taskframework.settings.limits import BucketSettings
-from taskframework.settings.section import ZERO, Section
+from taskframework.settings.section import ZERO, BoundedDuration, Section
 from taskframework.urls import LOOPBACK_HOSTS
 
 #: Algorithms with a public key. With a shared secret, a program that can check a token can also make a token.
@@ -45,7 +44,7 @@ class SecuritySettings(Section):
         min_length=1,
         description="Accepted signature algorithms of tokens; never those with a shared secret",
     )
-    jwt_leeway: Duration = Field(
+    jwt_leeway: BoundedDuration = Field(
         default=timedelta(seconds=30),
         ge=ZERO,
         le=timedelta(minutes=10),

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from taskframework.durations import Duration
-from taskframework.settings.section import ZERO, Section, check_only_with_scheme
+from taskframework.settings.section import ZERO, BoundedDuration, Section, check_only_with_scheme
 from taskframework.urls import check_broker_url, check_store_url, scheme_of
 
 
@@ -45,12 +44,12 @@ class BrokerSettings(Section):
         default="auto",
         description="Where a task waits for its time: the broker's plugin, the store, or auto (plugin if installed)",
     )
-    delay_limit: Duration = Field(
+    delay_limit: BoundedDuration = Field(
         default=timedelta(minutes=10),
         ge=ZERO,
         description="Longer delays stay in the store even with the plugin, where they can be listed and cancelled",
     )
-    consumer_timeout: Duration = Field(
+    consumer_timeout: BoundedDuration = Field(
         default=timedelta(minutes=30),
         ge=timedelta(seconds=1),
         description="The broker's consumer_timeout (detected if shorter); tasks that run half of it are acknowledged",
@@ -58,15 +57,15 @@ class BrokerSettings(Section):
     delivery_limit: int = Field(
         default=20, ge=1, description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)"
     )
-    heartbeat: Duration = Field(
+    heartbeat: BoundedDuration = Field(
         default=timedelta(seconds=10),
         ge=timedelta(seconds=1),
         description="AMQP heartbeat; a silent connection is closed after about three of them",
     )
-    connect_timeout: Duration = Field(
+    connect_timeout: BoundedDuration = Field(
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one attempt to connect"
     )
-    publish_timeout: Duration = Field(
+    publish_timeout: BoundedDuration = Field(
         default=timedelta(seconds=5),
         gt=ZERO,
         description="Longest wait for the broker's confirmation of one message; the sweeper sends it again later",
@@ -111,7 +110,7 @@ class StoreSettings(Section):
     driver: Literal["motor", "pymongo"] = Field(
         default="motor", description="Driver for MongoDB: motor, or pymongo's own asynchronous client"
     )
-    timeout: Duration = Field(
+    timeout: BoundedDuration = Field(
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one operation of the store"
     )
     pool_size: int = Field(default=100, ge=1, description="Maximum number of connections of one process to MongoDB")

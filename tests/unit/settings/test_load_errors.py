@@ -72,6 +72,7 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ),
         ("worker: {lease: 30}", "worker.lease (application.yml:1) is 30; it needs a unit: 30s for seconds"),
         ("worker: {lease: 1ms}", "accepted: duration, 100ms or more"),
+        ("worker: {lease: 9999999d}", "worker.lease (application.yml:1) is '9999999d'; it must be at most 36,600 days"),
         ("worker: {lease: soon}", "is 'soon'; it must be a duration such as 30s, 5m, 1h30m, 250ms or PT30S"),
         ("worker: {http_port: 70000}", "is 70000; accepted: whole number from 0 to 65535, or empty"),
         ("api: {port: -1}", "is -1; accepted: whole number from 0 to 65535"),

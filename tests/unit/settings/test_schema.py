@@ -10,7 +10,9 @@ from taskframework.errors import ConfigurationError
 from taskframework.settings import ApiSettings, BrokerSettings, RetrySettings, Settings, StoreSettings, WorkerSettings
 from taskframework.settings.keys import group_paths, known_keys, section_titles
 from taskframework.settings.limits import RateLimiterSettings
+from taskframework.settings.schema import RetentionSettings
 from taskframework.settings.section import Section
+from taskframework.settings.validation_errors import fields_of
 
 
 def test_every_key_has_a_line_of_meaning() -> None:
@@ -19,6 +21,16 @@ def test_every_key_has_a_line_of_meaning() -> None:
         assert "\n" not in key.description
         assert not key.description.endswith("."), key.name
     assert all(section_titles().values())
+
+
+def test_every_length_of_time_is_bounded() -> None:
+    """A task could not be stored, or the end of a task failed, with a time after the year 9999."""
+    lengths = [path for path, field in fields_of(Settings) if field.annotation in (timedelta, timedelta | None)]
+    assert len(lengths) > 20
+    for section, name in lengths:
+        with pytest.raises(ConfigurationError, match=rf"{section}\.{name} is '?9999999d'?; "):
+            Settings.model_validate({section: {name: "9999999d"}})
+    assert RetentionSettings(finished=timedelta(days=36_600), audit=None).audit is None
 
 
 def test_no_key_is_a_group() -> None:
