@@ -110,6 +110,32 @@ def mapping_entries(node: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Nod
         yield str(key.value), key.start_mark.line + 1, value
 
 
+def repeated_keys(node: yaml.Node) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    """The path of each key that is given twice in one mapping, at any depth, with its line and the line before.
+
+    Call it before `value_of`, which merges other mappings into those with `<<`.
+    """
+    return _repeated_keys(node, (), set())
+
+
+def _repeated_keys(
+    node: yaml.Node, path: tuple[str, ...], seen: set[int]
+) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    if id(node) in seen:  # a node may be inside itself
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for name, line, value in mapping_entries(node):
+            if name in lines:
+                yield (*path, name), line, lines[name]
+            lines[name] = line
+            yield from _repeated_keys(value, (*path, name), seen)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _repeated_keys(value, path, seen)
+
+
 def _line_of(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     return f":{mark.line + 1}" if mark is not None else ""

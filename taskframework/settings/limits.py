@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from taskframework.names import NAME
-from taskframework.settings.section import Section, check_only_with_scheme
+from taskframework.settings.section import Section, check_only_with_scheme, refuse_truth
 from taskframework.urls import check_redis_url
 
 #: The name of the bucket that `rate_limiter.default` describes.
@@ -36,7 +36,7 @@ class BucketSettings(Section):
 class ConcurrencySettings(Section):
     """How many attempts of a task type run at once over all workers."""
 
-    limits: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(
+    limits: dict[str, Annotated[int, BeforeValidator(refuse_truth), Field(ge=1, le=1000)]] = Field(
         default={}, description="Numbers that override those in the options of task types, such as {resize: 3}"
     )
 

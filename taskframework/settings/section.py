@@ -57,11 +57,8 @@ class Section(BaseModel, metaclass=_SectionMeta):
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, bool) and _takes_number(cls.model_fields[info.field_name or ""].annotation):
-            raise ValueError(
-                f"must be a number, not {str(value).lower()}; YAML reads yes, no, on and off as true or false"
-            )
-        return value
+        takes_number = _takes_number(cls.model_fields[info.field_name or ""].annotation)
+        return refuse_truth(value) if takes_number else value
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
@@ -76,6 +73,17 @@ class Section(BaseModel, metaclass=_SectionMeta):
     def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
             yield name, redacted(value) if isinstance(value, str) else value
+
+
+def refuse_truth(value: object) -> object:
+    """Refuse a truth value, of which pydantic would make 1 or 0.
+
+    Raises:
+        ValueError: if it is one.
+    """
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, not {str(value).lower()}; YAML reads yes, no, on and off as true or false")
+    return value
 
 
 def _takes_number(kind: object) -> bool:

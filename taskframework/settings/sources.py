@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from taskframework.settings.documents import is_empty, mapping_entries, parse, read_document, value_of
+from taskframework.settings.documents import is_empty, mapping_entries, parse, read_document, repeated_keys, value_of
 from taskframework.settings.keys import PREFIX, group_paths, is_known, known_keys, suggestion_for
 from taskframework.settings.validation_errors import KeyPath, Problem
 
@@ -58,7 +58,7 @@ def from_file(path: Path, display_name: str) -> Layer:
     layer = Layer()
     root = read_document(path, display_name)
     if isinstance(root, yaml.MappingNode):
-        _Reader(layer, display_name, has_line_numbers=True).read_group((), root)
+        _Reader(layer, display_name, has_line_numbers=True).read((), root, display_name)
     elif root is not None and not is_empty(root):
         layer.problems.append(
             Problem("", f"{display_name} must consist of sections, such as broker: with url: below it.")
@@ -98,21 +98,20 @@ class _Reader:
     source: str
     has_line_numbers: bool
 
-    def read_group(self, path: KeyPath, node: yaml.MappingNode) -> None:
-        lines: dict[str, int] = {}
-        for name, line, value in mapping_entries(node):
-            place = f"{self.source}:{line}" if self.has_line_numbers else self.source
-            if name in lines:
-                first = f", first in line {lines[name]}" if self.has_line_numbers else ""
-                self.layer.add_problem((*path, name), place, f"is given twice{first}. Keep one of the two.")
-                continue
-            lines[name] = line
-            self.read_node((*path, name), value, place)
+    def read(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+        for name, line, first_line in repeated_keys(node):
+            first = f", first in line {first_line}" if self.has_line_numbers else ""
+            self.layer.add_problem((*path, *name), self._place(line), f"is given twice{first}. Keep one of the two.")
+        self._read_node(path, node, place)
 
-    def read_node(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+    def _place(self, line: int) -> str:
+        return f"{self.source}:{line}" if self.has_line_numbers else self.source
+
+    def _read_node(self, path: KeyPath, node: yaml.Node, place: str) -> None:
         if path in group_paths():
             if isinstance(node, yaml.MappingNode):
-                self.read_group(path, node)
+                for name, line, value in mapping_entries(node):
+                    self._read_node((*path, name), value, self._place(line))
             elif not is_empty(node):  # a section with all its keys commented out is fine
                 self.layer.add_problem(
                     path, place, "is a group; write its keys below it, indented, or as {key: value}."
@@ -142,7 +141,7 @@ def _read_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
             layer.add_problem(path, place, "is not valid JSON or YAML. Write it as [one, two] or {key: value}.")
             return
         if node is not None:
-            _Reader(layer, place, has_line_numbers=False).read_node(path, node, place)
+            _Reader(layer, place, has_line_numbers=False).read(path, node, place)
 
 
 def _variable_advice(name: str) -> str:

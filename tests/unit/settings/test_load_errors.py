@@ -152,6 +152,10 @@ def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: st
             "worker: {processes: true, prefetch: yes}",
             "worker.prefetch (application.yml:1) is True; it must be a number",
         ),
+        (
+            "concurrency: {limits: {resize: yes}}",
+            "concurrency.limits.resize (application.yml:1) is True; it must be a number, not true; YAML reads yes,",
+        ),
         ("api: {port: 1:30}", "api.port (application.yml:1) is not a valid YAML value"),
         ("worker: {concurrency: 010}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
         ("worker: {concurrency: 0x10}", "worker.concurrency (application.yml:1) is not a valid YAML value"),
@@ -160,6 +164,35 @@ def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: st
 )
 def test_a_value_that_yaml_reads_as_another_number_is_refused(refusal: Refusal, text: str, message: str) -> None:
     assert message in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "rate_limiter:\n  providers:\n    openai: {rate: 1}\n    openai: {rate: 2}\n",
+            "rate_limiter.providers.openai (application.yml:4) is given twice, first in line 3. Keep one of the two.",
+        ),
+        (
+            "schedules:\n  nightly:\n    parameters: [{cron: 1,\n      cron: 2}]\n",
+            "schedules.nightly.parameters.cron (application.yml:4) is given twice, first in line 3.",
+        ),
+        ("api: {}\napi: {port: 1}\n", "api (application.yml:2) is given twice, first in line 1."),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_at_any_depth(refusal: Refusal, text: str, message: str) -> None:
+    assert message in refusal(text)
+
+
+def test_a_key_that_is_given_twice_in_a_variable_is_refused(refusal: Refusal) -> None:
+    message = refusal(environ={"TASKFRAMEWORK_CONCURRENCY__LIMITS": "{a: 1, a: 2}"})
+    assert "concurrency.limits.a (environment TASKFRAMEWORK_CONCURRENCY__LIMITS) is given twice. Keep one" in message
+
+
+def test_a_mapping_that_changes_a_key_of_another_gives_no_key_twice(load: Load) -> None:
+    text = "schedules:\n  a: &a {cron: 1, task_type: x}\n  b: &b {<<: *a, cron: 2}\n  c: *b\n"
+    named = load(text).settings.schedules.named
+    assert named["b"] == named["c"] == {"cron": 2, "task_type": "x"}
 
 
 def test_numbers_are_read_as_people_write_them(load: Load) -> None:
