@@ -21,7 +21,7 @@ from taskframework.cli.bulk_actions import (
     run_bulk_action,
     validates_choice,
 )
-from taskframework.cli.options import REASON_HELP, Cursor, Json, Limit, Reopen, TaskReason, choice_option
+from taskframework.cli.options import REASON_HELP, Cursor, Json, Limit, Reopen, TaskReason, choice_option, reason_option
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.reading import past_time_option, read_json
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
@@ -58,9 +58,7 @@ Parameters = Annotated[
     Any,
     typer.Argument(parser=read_json, metavar="JSON", help="The new parameters; - reads standard input, @FILE a file."),
 ]
-RequiredReason = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help=f"{REASON_HELP} Required, except for a dry run.")
-]
+RequiredReason = Annotated[str | None, reason_option(f"{REASON_HELP} Required, except for a dry run.")]
 NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the JSON does not name it.")]
 Corrected = Annotated[
     Any,

@@ -59,9 +59,20 @@ ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY",
 #: For a command that has another option --key.
 ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason, kept for later.")]
+
+
+def _none_if_empty(given: str | None) -> str | None:
+    return given or None
+
+
+def reason_option(help: str) -> Any:
+    """Make the option --reason. An empty reason is none, as over HTTP."""
+    return typer.Option("--reason", metavar="TEXT", callback=_none_if_empty, help=help)
+
+
+Reason = Annotated[str | None, reason_option("The reason, kept for later.")]
 REASON_HELP = "The reason; kept in the task's history."
-TaskReason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help=REASON_HELP)]
+TaskReason = Annotated[str | None, reason_option(REASON_HELP)]
 Cursor = Annotated[
     str | None, typer.Option("--cursor", metavar="CURSOR", help="Where to start, as printed below the previous page.")
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Json
+from taskframework.cli.options import Json, reason_option
 from taskframework.cli.output import ago, note, print_json, printable, say
 from taskframework.cli.render import print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The task type.")]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="The reason; everyone can see it.")]
+Reason = Annotated[str | None, reason_option("The reason; everyone can see it.")]
 Drain = Annotated[
     bool, typer.Option("--drain", help="Wait until its running tasks have ended; Ctrl-C only stops this wait.")
 ]

@@ -495,6 +495,17 @@ def test_an_empty_key_is_refused_on_both(installation: Installation, cli: Cli) -
         assert (refused.code, "must be 1 to 200 printable ASCII characters" in refused.err) == (1, True)
 
 
+def test_an_empty_reason_is_none_on_both(installation: Installation, cli: Cli) -> None:
+    """With --api, another pause and another action were told of, which there were not."""
+    for where in (("--api", installation.url, "--api-key", installation.key), ()):
+        paused = cli("queues", "pause", installation.made("FREE"), "--reason", "", "--json", *where)
+        assert (paused.code, paused.err, json.loads(paused.out)["paused"]["reason"]) == (0, "", None)
+        cancel = ("tasks", "cancel", "--where", "parent=nobody", "--background", "--reason", "")
+        assert "is running" not in cli(*cancel, *where).err
+        [newest, *_] = json.loads(cli("audit", "list", "--json").out)["items"]
+        assert (newest["action"], newest["reason"]) == ("task.cancel", None)
+
+
 def test_a_batch_that_was_submitted_before_is_told_as_such_on_both(installation: Installation, cli: Cli) -> None:
     there = ("--api", installation.url, "--api-key", installation.key)
     line = ("batch", "submit", "echo", "items.ndjson", "--user", "ada", "--idempotency-key", "once")
