@@ -14,7 +14,7 @@ from typer.main import get_command, get_group
 
 from taskframework.cli.ending import exit_process, give_output_up, is_about_output, open_missing_streams, write_rest
 from taskframework.cli.examples import complete_help
-from taskframework.cli.options import Apps, Config
+from taskframework.cli.options import Apps, Config, require_text
 from taskframework.errors import TaskframeworkError
 
 #: Each command: its panel in the help, the place of its code, and its purpose. The code is imported when the command is
@@ -80,10 +80,10 @@ class LazyCommand(TyperCommand):
         module, _, name = self._code_location.partition(":")
         loaded = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
         if isinstance(loaded, typer.Typer):
-            return complete_help(get_group(loaded), self.name or "")
+            return complete_help(require_text(get_group(loaded)), self.name or "")
         wrapper = typer.Typer(add_completion=False)
         wrapper.command(self.name)(loaded)
-        return complete_help(get_command(wrapper), self.name or "")
+        return complete_help(require_text(get_command(wrapper)), self.name or "")
 
 
 def build_command_line() -> TyperGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard, TypeVar
 
@@ -28,6 +29,8 @@ Apps = Annotated[
         help="Module that defines tasks, or module:name of a TaskFramework in it. Repeatable.",
     ),
 ]
+#: The metavars of arguments that may be names of files, such as @FILE for JSON.
+_NAMES_OF_FILES = ("FILE", "JSON")
 #: The variables for the address of an API, which commands use instead of the store; and for the key to it.
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 
@@ -82,6 +85,34 @@ Reopen = Annotated[
     typer.Option("--reopen", help="For a sub-task whose parent has ended: the parent waits for it and ends again."),
 ]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
+
+
+def require_text(command: Any) -> Any:
+    """Let a command, or each command in a group, refuse values that are not UTF-8 text. Such bytes reach Python as
+    halves of characters, which cannot be sent or stored. The name of a file may have them.
+    """
+    for parameter in command.params:
+        if parameter.metavar not in _NAMES_OF_FILES:
+            parameter.process_value = partial(_process_text, parameter, parameter.process_value)
+    for subcommand in getattr(command, "commands", {}).values():
+        require_text(subcommand)
+    return command
+
+
+def _process_text(parameter: Any, process_value: Callable[[Any, Any], Any], context: Any, given: Any) -> Any:
+    value = process_value(context, given)
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str) and not _is_text(text):
+            raise typer.BadParameter(f"{text!r} is not UTF-8 text", context, parameter)
+    return value
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:

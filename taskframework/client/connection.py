@@ -25,11 +25,12 @@ from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
     ConfigurationError,
+    InvalidRequestError,
     TaskNotFoundError,
     ValueNotStorableError,
 )
 from taskframework.events.requests import authorization
-from taskframework.submission.options import accept_options
+from taskframework.submission.options import accept_name, accept_options
 from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_sets
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
@@ -122,13 +123,23 @@ def resource_path(folder: str, name: str | RemoteTask[Any] | RemoteBatch[Any], *
         TypeError: if it is no id.
     """
     name = id_of(name)
-    try:
-        quoted = quote(name, safe="")
-    except UnicodeEncodeError:  # half a character
-        raise TaskNotFoundError(name, what=what) from None
-    if name in ("", ".", "..") or "/" in name:
+    if "/" in name:
         raise TaskNotFoundError(name, what=what)
-    return f"{folder}/{quoted}"
+    return f"{folder}/{last_part(name, what=what)}"
+
+
+def last_part(name: str, *, what: str) -> str:
+    """A name, which may have slashes, as the last part of a path.
+
+    Raises:
+        TaskNotFoundError: if nothing can have this name, because it would lead to another path or is not valid Unicode.
+    """
+    try:
+        if name not in ("", ".", ".."):
+            return quote(name, safe="")
+    except UnicodeEncodeError:
+        pass
+    raise TaskNotFoundError(name, what=what)
 
 
 def cancel_call(path: str, reason: str | None, error_context: Mapping[str, Any]) -> Call:
@@ -139,6 +150,18 @@ def cancel_call(path: str, reason: str | None, error_context: Mapping[str, Any])
 def task_path(task_id: str) -> str:
     """The path of a task, below the prefix."""
     return resource_path("/tasks", task_id)
+
+
+def signal_path(task_id: str, name: str) -> str:
+    """The path of a signal to a task, below the prefix.
+
+    Raises:
+        InvalidRequestError: if the name is not valid, or cannot be a part of a URL.
+        TaskNotFoundError: as `task_path`.
+    """
+    if "/" in accept_name(name, "name") or name in (".", ".."):
+        raise InvalidRequestError("name", "cannot be a part of a URL", "Use letters and digits, with dots between.")
+    return f"{task_path(task_id)}/signals/{quote(name, safe='')}"
 
 
 def new_key() -> str:

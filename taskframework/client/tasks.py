@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, Unpack, overload
-from urllib.parse import quote
 
 from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, read, with_kind
 from taskframework.client.bulk import NewTask, error_context_of, submit_all, with_idempotency_key
-from taskframework.client.connection import Call, Calls, cancel_call, json_call, key_header, task_path
+from taskframework.client.connection import Call, Calls, cancel_call, json_call, key_header, signal_path, task_path
 from taskframework.client.family_readers import TreeEvent, TreeStreamReader
 from taskframework.client.stream_readers import TaskStreamReader
 from taskframework.clock import in_seconds
-from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
+from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import SUCCEEDED, TaskStatus
-from taskframework.submission.options import SubmissionOptions, accept_name
+from taskframework.submission.options import SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 2.0
@@ -206,11 +205,9 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
-        if "/" in accept_name(name, "name") or name in (".", ".."):
-            raise InvalidRequestError("name", "cannot be a part of a URL", "Use letters and digits, with dots between.")
         call = json_call(
             "POST",
-            f"{task_path(task_id)}/signals/{quote(name, safe='')}",
+            signal_path(task_id, name),
             payload,
             headers=key_header(key),
             error_context={"task_id": id_of(task_id), "action": "signalled", "key": key},

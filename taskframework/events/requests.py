@@ -37,7 +37,7 @@ def address_of(url: str) -> str:
         # After a query or a fragment, the path of a call would belong to it.
         if parsed.scheme in ("http", "https") and is_whole and not {"?", "#"} & set(url):
             return url.rstrip("/").removesuffix(_INTERFACE)
-    except (httpx.InvalidURL, TypeError):  # such as None, of a variable without a value
+    except (httpx.InvalidURL, TypeError, UnicodeError):  # such as None, of a variable without a value
         pass
     raise ConfigurationError(
         f"{redacted(str(url))!r} is not the address of an API.", hint="Give an address such as http://localhost:8000."

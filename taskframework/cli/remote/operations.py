@@ -10,12 +10,19 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
 
 from taskframework.cli.remote import views
 from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, json_call, key_header, resource_path, task_path
+from taskframework.client.connection import (
+    Call,
+    json_call,
+    key_header,
+    last_part,
+    resource_path,
+    signal_path,
+    task_path,
+)
 from taskframework.client.family_readers import follow_results
 from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
@@ -81,8 +88,7 @@ class RemoteTasks(RemoteService):
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None
     ) -> Task:
-        path = f"{task_path(task_id)}/signals/{quote(name, safe='')}"
-        call = json_call("POST", path, payload, headers=key_header(key))
+        call = json_call("POST", signal_path(task_id, name), payload, headers=key_header(key))
         return views.task_of(await self._api.ask(call))
 
 
@@ -234,7 +240,7 @@ def _schedule_path(name: str) -> str:
 
 
 def _stream_path(stream: StreamKey) -> str:
-    return f"/streams/{quote(stream.key, safe='')}"
+    return f"/streams/{last_part(stream.key, what='stream')}"
 
 
 def _batch_path(batch_id: str) -> str:

@@ -318,6 +318,22 @@ def test_a_name_that_cannot_be_part_of_an_address_is_not_found(cli: Cli, command
     assert (done.code, f"There is no {what} {name!r}." in done.err) == (1, True), done.err
 
 
+@pytest.mark.parametrize("key", ["", ".", ".."])
+def test_a_stream_whose_key_leads_elsewhere_is_not_found(cli: Cli, key: str) -> None:
+    """The answer was that of another address: "Not Found", and how to read /docs."""
+    for command in (("show",), ("results",), ("go-on",)):
+        done = cli("streams", *command, key, "--api", "http://127.0.0.1:1")
+        assert (done.code, f"There is no stream {key!r}." in done.err) == (1, True), done.err
+        assert "`taskframework streams list` shows both" in done.err
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", ""])
+def test_a_signal_whose_name_leads_elsewhere_is_refused(cli: Cli, name: str) -> None:
+    """The answer was that of another address: "Method Not Allowed"."""
+    done = cli("tasks", "signal", "some-id", name, "1", "--api", "http://127.0.0.1:1")
+    assert (done.code, "name: " in done.err, "No answer" in done.err) == (1, True, False), done.err
+
+
 def test_a_command_that_tries_again_says_why_it_takes_long(cli: Cli) -> None:
     empty = b'{"items": [], "next_cursor": null}'
     away = b'{"code": "store_unavailable", "detail": "The store is away.", "hint": "", "status": 503}'

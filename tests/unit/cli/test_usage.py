@@ -58,6 +58,38 @@ def test_wrong_usage_ends_with_exit_code_2(cli: Cli, arguments: list[str], said:
     assert done.out == ""
 
 
+@pytest.mark.parametrize("where", [[], ["--api", "http://127.0.0.1:1"]], ids=["store", "API"])
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["tasks", "show", "\udcff"], "'ID'"),
+        (["tasks", "list", "--type", "\udcff"], "'--type'"),
+        (["tasks", "cancel", "--where", "type=a", "--where", "type=\udcff"], "'--where'"),
+        (["schedules", "pause", "s", "--reason", "a\udcff"], "'--reason'"),
+        (["streams", "show", "\udcff"], "'KEY'"),
+        (["keys", "create", "\udcff"], "'NAME'"),
+        (["submit", "greets", "1", "--idempotency-key", "\udcff"], "'--idempotency-key'"),
+        (["tasks", "list", "--api", "http://host/\udcff"], "'--api'"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused(
+    cli: Cli, empty_store: None, arguments: list[str], wrong: str, where: list[str]
+) -> None:
+    """Most ended with a traceback."""
+    done = cli(*arguments[:2], *where, *arguments[2:])
+    assert done.code == 2
+    said = " ".join(done.err.replace("│", " ").split())
+    assert f"Invalid value for {wrong}" in said
+    assert "is not UTF-8 text" in said
+
+
+def test_a_file_may_have_a_name_that_is_no_text(cli: Cli, folder: Path) -> None:
+    (folder / "\udcff.json").write_text('"you"')
+    (folder / "\udcff.yml").write_text("store: {url: 'sqlite:///other.db'}")
+    done = cli("--config", "\udcff.yml", "submit", "greets", "@\udcff.json", "--app", "greeting")
+    assert (done.code, (folder / "other.db").exists()) == (0, True), done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [

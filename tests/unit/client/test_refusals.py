@@ -8,7 +8,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, SecretStr, field_validator
 
-from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
+from taskframework import ApiError, ApiUnavailableError, ConfigurationError, InvalidRequestError, TaskframeworkError
 from taskframework.api.codes import CODES
 from taskframework.api.problems import RequestRefusedError, problem_of
 from taskframework.client.answers import Answer, RemoteBatch, RemoteTask, read
@@ -25,6 +25,7 @@ from taskframework.errors import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.events.requests import address_of
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.task import Batch, Subtasks
@@ -206,3 +207,17 @@ async def test_one_dead_letter_is_no_list(connect: Connect) -> None:
         with pytest.raises(TypeError, match="for one dead letter write a list of one"):
             await call
     assert not stage.asked
+
+
+async def test_a_name_that_is_no_valid_text_is_not_found(connect: Connect) -> None:
+    """Where a path is made of the name, it was a UnicodeEncodeError."""
+    client = connect().client
+    with pytest.raises(TaskNotFoundError, match=r"There is no task 'a\\ud800'"):
+        await client.get("a\ud800")
+    with pytest.raises(InvalidRequestError, match="name: "):
+        await client.signal("t-1", "a\ud800")
+
+
+def test_an_address_that_is_no_valid_text_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is not the address of an API"):
+        address_of("http://host/\ud800")
