@@ -56,7 +56,7 @@ from taskframework.operations.audit import Noted
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome, refusal_of
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
-from taskframework.submission.options import Moment
+from taskframework.submission.options import AnyMoment
 
 router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
 
@@ -83,8 +83,10 @@ class DeadLetterQuery(GroupQuery):
     text: str | None = Field(
         default=None, max_length=MAX_NAME_LENGTH, description="Only if the error contains this text"
     )
-    finished_after: Moment | None = Field(default=None, description="Only if ended or received at this time or later")
-    finished_before: Moment | None = Field(default=None, description="Only if ended or received before this time")
+    finished_after: AnyMoment | None = Field(
+        default=None, description="Only if ended or received at this time or later"
+    )
+    finished_before: AnyMoment | None = Field(default=None, description="Only if ended or received before this time")
 
     @property
     def filter(self) -> LetterFilter:

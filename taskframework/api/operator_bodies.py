@@ -11,7 +11,7 @@ from taskframework.model.limits import MAX_LIMIT_LENGTH
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH, MAX_REASON
-from taskframework.submission.options import Moment
+from taskframework.submission.options import AnyMoment
 
 _DryRun = Annotated[bool, Field(strict=True, description="Only show what would happen")]
 _Reason = Annotated[
@@ -21,8 +21,8 @@ _Rate = Annotated[
     float | None, Field(gt=0, le=1000, description="At most this many per second; null: as fast as possible")
 ]
 _Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME_LENGTH)]
-_FinishedAfter = Annotated[Moment | None, Field(description="Ended at this time or later; a message: received then")]
-_FinishedBefore = Annotated[Moment | None, Field(description="Ended before this time; a message: received before")]
+_FinishedAfter = Annotated[AnyMoment | None, Field(description="Ended at this time or later; a message: received then")]
+_FinishedBefore = Annotated[AnyMoment | None, Field(description="Ended before this time; a message: received before")]
 _Search = Annotated[
     str | None, Field(min_length=1, max_length=MAX_NAME_LENGTH, description="Text that the error contains")
 ]
@@ -59,8 +59,8 @@ class ChooseTasks(_Filter):
     waits_for_limit: Annotated[str | None, Field(min_length=1, max_length=MAX_LIMIT_LENGTH)] = None
     fingerprint: _Exact = None
     text: _Search = None
-    created_after: Annotated[Moment | None, Field(description="Submitted at this time or later")] = None
-    created_before: Annotated[Moment | None, Field(description="Submitted earlier")] = None
+    created_after: Annotated[AnyMoment | None, Field(description="Submitted at this time or later")] = None
+    created_before: Annotated[AnyMoment | None, Field(description="Submitted earlier")] = None
     finished_after: _FinishedAfter = None
     finished_before: _FinishedBefore = None
 

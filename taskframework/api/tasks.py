@@ -35,7 +35,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.view import public_view
-from taskframework.submission.options import Moment, Name
+from taskframework.submission.options import AnyMoment, Name
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -61,10 +61,10 @@ class TaskQuery(BatchQuery):
     stream: str | None = Field(
         default=None, max_length=MAX_NAME_LENGTH, description="Only tasks of the stream with this key"
     )
-    created_after: Moment | None = Field(default=None, description="Only those submitted at this time or later")
-    created_before: Moment | None = Field(default=None, description="Only those submitted earlier")
-    finished_after: Moment | None = Field(default=None, description="Only those that ended at this time or later")
-    finished_before: Moment | None = Field(default=None, description="Only those that ended earlier")
+    created_after: AnyMoment | None = Field(default=None, description="Only those submitted at this time or later")
+    created_before: AnyMoment | None = Field(default=None, description="Only those submitted earlier")
+    finished_after: AnyMoment | None = Field(default=None, description="Only those that ended at this time or later")
+    finished_before: AnyMoment | None = Field(default=None, description="Only those that ended earlier")
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
     waits_for_limit: str | None = Field(
         default=None,

@@ -79,7 +79,10 @@ def _parse_time(text: str, moment_at: Callable[[timedelta], datetime], too_far: 
         raise ValueError("is neither a time such as 2027-01-31T12:00:00Z nor a duration such as 10m") from None
     if moment.tzinfo is None:
         raise ValueError(f"has no time zone; write {text}Z for UTC")
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is before the year 1 or after the year 9999, as UTC") from None
 
 
 def past_time_option(flag: str, help_text: str) -> Any:

@@ -38,7 +38,7 @@ MAX_VERSION = 2**53 - 1
 #: Times may be at most this far in the future.
 _MAX_FUTURE = timedelta(days=3660)
 #: An earlier time becomes this time, so that the indexes of a store need not support the year 1.
-_MIN_TIME = EPOCH
+_MIN_TIME, _MAX_TIME = EPOCH, datetime.max.replace(tzinfo=UTC)
 _MIN_SPAN, _MAX_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 #: How an RFC 3339 time begins: its date, then T or a space.
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
@@ -51,15 +51,18 @@ def _require_timestamp(value: object) -> object:
     raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
 
 
-def _require_near_future_in_utc(value: datetime) -> datetime:
-    now = datetime.now(UTC)
+def _in_utc(value: datetime) -> datetime:
     try:
         value = value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("must be within ten years") from None
-    if value - now > _MAX_FUTURE:
-        raise ValueError("must be within ten years")
+    except OverflowError:  # in UTC it is before the year 1, or after the year 9999
+        value = _MIN_TIME if value.year == 1 else _MAX_TIME
     return whole_milliseconds(max(value, _MIN_TIME))
+
+
+def _require_near_future(value: datetime) -> datetime:
+    if value - datetime.now(UTC) > _MAX_FUTURE:
+        raise ValueError("must be within ten years")
+    return value
 
 
 def _require_url_safe(key: str) -> str:
@@ -82,7 +85,10 @@ def _require_name(value: str) -> str:
 
 
 _Lane = Annotated[str, AfterValidator(_parse_lane), Field(json_schema_extra={"enum": [*map(str, LANES)]})]
-Moment = Annotated[AwareDatetime, BeforeValidator(_require_timestamp), AfterValidator(_require_near_future_in_utc)]
+#: A time by which things are searched for. It may be any.
+AnyMoment = Annotated[AwareDatetime, BeforeValidator(_require_timestamp), AfterValidator(_in_utc)]
+#: A time at which something is to happen.
+Moment = Annotated[AnyMoment, AfterValidator(_require_near_future)]
 _Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)]
 Name = Annotated[
     str,

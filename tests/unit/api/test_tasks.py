@@ -81,6 +81,10 @@ async def test_lists_are_filtered(api: Api) -> None:
     assert await ids(f"created_after={between}") == [other["task_id"]]
     assert await ids(f"created_before={between}") == [first["task_id"]]
     assert await ids("user_id=anonymous&created_after=2020-01-01T00:00:00Z") == [other["task_id"], first["task_id"]]
+    for any_time in ("2099-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59.999999Z"):
+        assert await ids(f"created_before={any_time}") == [other["task_id"], first["task_id"]]
+        assert await ids(f"created_after={any_time}") == []
+    assert await ids(f"created_after={quote('0001-01-01T00:00:00+14:00')}") == [other["task_id"], first["task_id"]]
     problem_of(await api.get(f"{TASKS}?created_after=2020-01-01"), 422, "invalid_request")
     ended = quote((await api.get(f"{TASKS}/{other['task_id']}")).json()["finished_at"])
     assert await ids(f"finished_after={ended}") == [other["task_id"]]

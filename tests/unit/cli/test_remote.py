@@ -458,6 +458,19 @@ def test_a_list_of_one_user_is_asked_for_as_such(installation: Installation, cli
     assert json.loads(cli("tasks", "list", "--user", "nobody", *there).out)["items"] == []
 
 
+def test_a_list_may_be_asked_for_until_any_time_on_both(installation: Installation, cli: Cli) -> None:
+    """With --api, a time that is more than ten years ahead was refused."""
+    installation.made("FAILED")
+    there = ("--api", installation.url, "--api-key", installation.key)
+    for name in ("tasks list --before", "dlq list --before"):
+        line = (*name.split(), "2099-01-01T00:00:00Z", "--json")
+        assert json.loads(cli(*line, *there).out)["items"], name
+        assert json.loads(cli(*line).out)["items"], name
+    for kind, chosen in (("tasks cancel", "created_before"), ("dlq replay", "finished_before")):
+        line = (*kind.split(), "--where", f"{chosen}=2099-01-01T00:00:00Z", "--dry-run", "--json")
+        assert json.loads(cli(*line, *there).out) == json.loads(cli(*line).out), kind
+
+
 def test_the_next_page_of_a_list_is_asked_for_as_such(installation: Installation, cli: Cli) -> None:
     installation.made("KEY")
     there = ("--api", installation.url, "--api-key", installation.key)

@@ -19,6 +19,7 @@ from tests.unit.cli.conftest import Cli
         (["tasks", "list", "--status", "nix"], "Use queued, running, retrying, waiting, blocked, completed"),
         (["tasks", "list", "--after", "noon"], "'noon' is neither a time such as 2027-01-31T12:00:00Z nor a duration"),
         (["tasks", "list", "--after", "9999999d"], "'9999999d' is too long ago"),
+        (["tasks", "list", "--after", "0001-01-01T00:00:00+14:00"], "is before the year 1 or after the year 9999"),
         (["tasks", "cancel", "--where", "finished_after=9999999d"], "'9999999d' is too long ago"),
         (["submit", "greets", "null", "--not-before", "9999999d"], "'9999999d' is too far ahead"),
         (["submit", "greets", "null", "--timeout", "9" * 30], "is too long"),
