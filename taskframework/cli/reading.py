@@ -29,10 +29,10 @@ def read_json(argument: str) -> Any:
     Raises:
         typer.BadParameter: if it is not JSON.
     """
-    text = argument
+    text, is_given_here = argument, argument != "-" and not argument.startswith("@")
     try:
         if text == "-":
-            text = sys.stdin.read()
+            text = sys.stdin.read().removeprefix("\ufeff")  # some programs begin with this mark, as some files do
         elif text.startswith("@"):
             text = Path(text[1:]).read_text(encoding="utf-8-sig")
         text.encode()  # bytes of an argument that are not UTF-8 arrive as surrogates
@@ -42,10 +42,10 @@ def read_json(argument: str) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        hint = f"Quote it for the shell, such as {JSON_EXAMPLE}."
-        if argument == text and len(os.fsencode(text)) < _MAX_PATH_BYTES and Path(text).is_file():
-            hint = f"To read the file, write @{text}."
-        raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
+        hint = f" Quote it for the shell, such as {JSON_EXAMPLE}." if is_given_here else ""
+        if is_given_here and len(os.fsencode(text)) < _MAX_PATH_BYTES and Path(text).is_file():
+            hint = f" To read the file, write @{text}."
+        raise typer.BadParameter(f"not JSON ({error}).{hint}") from error
 
 
 def parse_future_time(text: str) -> datetime:

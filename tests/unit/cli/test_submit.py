@@ -117,6 +117,15 @@ def test_parameters_that_name_a_file_have_another_hint_than_wrong_json(cli: Cli,
     assert cli(*submit, "@you.json").code == 0
 
 
+def test_standard_input_may_begin_with_the_mark_of_utf_8(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = ("submit", "greets", "-", "--app", "greeting")
+    monkeypatch.setattr("sys.stdin", io.StringIO('\ufeff"you"'))
+    assert cli(*submit).code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("{not json"))
+    done = cli(*submit)
+    assert (done.code, "not JSON" in done.err, "Quote it for the shell" in done.err) == (2, True, False)
+
+
 def test_parameters_that_are_not_utf_8_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     submit = ("submit", "greets", "--app", "greeting")
     wrong = b'"gr\xfc"'
