@@ -133,7 +133,14 @@ async def submit_task(request: Request) -> Response:
     },
 )
 async def submit_tasks(request: Request) -> Response:
-    """Store many tasks at once. Each task is accepted or refused by itself; refused tasks are not stored."""
+    """Store many tasks at once. Each task is accepted or refused by itself; refused tasks are not stored.
+
+    Each task may have an `idempotency_key`; with the header `Idempotency-Key` the request is refused.
+    """
+    if "idempotency-key" in request.headers:  # its caller would believe that a repetition stores nothing twice
+        raise RequestRefusedError(
+            "A bulk request has no key of its own.", hint="Give each task an idempotency_key, and send no such header."
+        )
     body = await read_body(request, SubmitTasks)
     items = [_with_owner(request, item) for item in body.items]
     readable = [SubmitRequest(**item) for item in items if isinstance(item, dict)]

@@ -33,6 +33,15 @@ async def test_a_key_counts_within_one_request_too(api: Api) -> None:
     assert len((await api.get(TASKS)).json()["items"]) == 1
 
 
+async def test_a_key_for_the_whole_request_is_refused(api: Api) -> None:
+    """It was ignored, so that a repetition stored all tasks once more."""
+    answer = await api.post(f"{TASKS}/bulk", json={"tasks": [COUNT_WORDS]}, headers={"Idempotency-Key": "k"})
+    problem = problem_of(answer, 422, "invalid_request")
+    assert problem["detail"] == "A bulk request has no key of its own."
+    assert problem["hint"].startswith("Give each task an idempotency_key")
+    assert (await api.get(TASKS)).json()["items"] == []
+
+
 async def test_a_thousand_tasks_are_taken_and_not_one_more(open_api: OpenApi) -> None:
     task = {"task_type": "counts"}
     async with open_api() as api:
