@@ -9,6 +9,7 @@ from taskframework.cli.options import Json, Limit
 from taskframework.cli.output import ago, note, out, print_json, printable, table
 from taskframework.cli.store import AnyFramework, on_store
 from taskframework.clock import from_timestamp
+from taskframework.model.query import MAX_LIMIT
 from taskframework.model.wording import duration_text
 from taskframework.operations.limits import LimitState, SlotsState
 
@@ -45,8 +46,8 @@ def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
     shown = table("Task type", "Key", "Slots", "Held", "Waiting", "Held by", "On", "Since")
     now = framework.services.store.now()
     for state in states:
-        numbers = (state.slots.number, len(state.slots.holders), state.waiting)
-        first = (state.name, _key_text(state.key), *map(str, numbers))
+        numbers = (str(state.slots.number), str(len(state.slots.holders)), _waiting_text(state))
+        first = (state.name, _key_text(state.key), *numbers)
         holders = [
             (holder.task_id, holder.worker_id, ago(from_timestamp(holder.since), now)) for holder in state.slots.holders
         ]
@@ -65,6 +66,11 @@ def _bucket_row(state: LimitState, now: datetime) -> tuple[str, ...]:
         _time_until(state.next_at, now),
         _time_until(state.last_turn_at, now),
     )
+
+
+def _waiting_text(state: SlotsState) -> str:
+    """How many tasks wait; for a key, counting stops at a number."""
+    return f"{state.waiting}{'+' * (state.key is not None and state.waiting >= MAX_LIMIT)}"
 
 
 def _key_text(key: str | None) -> str:

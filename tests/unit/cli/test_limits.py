@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework.cli.limits import _bucket_row
+from taskframework.cli.limits import _bucket_row, _waiting_text
 from taskframework.model.rate_limits import AttemptLimit
-from taskframework.operations.limits import LimitState
+from taskframework.model.slots import Slots
+from taskframework.operations.limits import LimitState, SlotsState
 from tests.unit.model.scenes import NOW
 
 
@@ -24,3 +25,10 @@ def test_turns_are_shown_in_the_unit_that_fits(ahead: timedelta, shown: str) -> 
 )
 def test_a_key_is_shown_as_options_take_it(key: str | None, shown: str) -> None:
     assert _bucket_row(LimitState("openai", key, AttemptLimit(5, 1), 1, None, None), NOW)[1] == shown
+
+
+@pytest.mark.parametrize(("key", "waiting", "shown"), [("acme", 499, "499"), ("acme", 500, "500+"), (None, 500, "500")])
+def test_a_number_of_waiting_tasks_at_which_counting_stopped_is_shown_as_such(
+    key: str | None, waiting: int, shown: str
+) -> None:
+    assert _waiting_text(SlotsState("charge", key, Slots(1, ()), waiting)) == shown
