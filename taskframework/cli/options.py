@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeGuard, TypeVar
 import typer
 
 from taskframework.model.query import MAX_LIMIT
+from taskframework.model.subtasks import MAX_SUBTASKS
 
 Text = TypeVar("Text")
 Value = TypeVar("Value")
@@ -40,6 +41,13 @@ def require_address(address: str | None) -> str | None:
     if address == "":
         raise typer.BadParameter("the address is empty; give one, or leave the option out")
     return address
+
+
+def refuse_empty(given: str | None) -> str | None:
+    """Refuse an empty condition of a list, as the interface does: it fits all, or nothing."""
+    if given == "":
+        raise typer.BadParameter("is empty; give a text, or leave the option out")
+    return given
 
 
 def is_address(given: str | None) -> TypeGuard[str]:
@@ -157,12 +165,12 @@ Limit = Annotated[
 ]
 #: The highest number of an entry that may be asked for; every database can compare it.
 MAX_NUMBER = 2**53 - 1
-#: For lists whose entries are numbered.
+#: For lists of the items of a batch, which are numbered.
 NumberCursor = Annotated[
     int | None,
     typer.Option(
         "--cursor",
-        parser=whole_number(0, MAX_NUMBER),
+        parser=whole_number(0, MAX_SUBTASKS),
         metavar="CURSOR",
         help="Where to start, as printed below the previous page.",
         show_default=False,

@@ -17,7 +17,7 @@ from taskframework.cli.bulk_actions import (
     tasks_where,
     validates_choice,
 )
-from taskframework.cli.options import Cursor, Json, Limit, Reopen, TaskId, TaskReason, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, Reopen, TaskId, TaskReason, or_bad_parameter, refuse_empty
 from taskframework.cli.output import print_json, print_json_line, say
 from taskframework.cli.reading import STATUSES, parse_status, past_time_option, read_json
 from taskframework.cli.render import (
@@ -69,13 +69,24 @@ IdempotencyKey = Annotated[
 ]
 WaitsForLimit = Annotated[
     str | None,
-    typer.Option("--waits-for-limit", metavar="NAME[/KEY]", help="Only tasks that wait for their turn in this limit."),
+    typer.Option(
+        "--waits-for-limit",
+        metavar="NAME[/KEY]",
+        callback=refuse_empty,
+        help="Only tasks that wait for their turn in this limit.",
+    ),
 ]
 ErrorText = Annotated[
-    str | None, typer.Option("--error", metavar="TEXT", help="Only tasks whose error message contains this.")
+    str | None,
+    typer.Option(
+        "--error", metavar="TEXT", callback=refuse_empty, help="Only tasks whose error message contains this."
+    ),
 ]
 Fingerprint = Annotated[
-    str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only tasks whose error has this fingerprint.")
+    str | None,
+    typer.Option(
+        "--fingerprint", metavar="TEXT", callback=refuse_empty, help="Only tasks whose error has this fingerprint."
+    ),
 ]
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's name.")]
 Payload = Annotated[
