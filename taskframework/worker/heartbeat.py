@@ -92,10 +92,14 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._repeat(self._beat_and_pause, self._lease_seconds * _BEAT_SHARE))
-            group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK_SECONDS))
-            group.create_task(self._repeat(self._stop_unrenewed, self._check_pause))
+        # Not a TaskGroup: it passes on only the first cancellation, and a driver may lose one. With `return_exceptions`
+        # this ends no earlier than the last loop.
+        await asyncio.gather(
+            self._repeat(self._beat_and_pause, self._lease_seconds * _BEAT_SHARE),
+            self._repeat(self.look_for_cancels, _CANCEL_LOOK_SECONDS),
+            self._repeat(self._stop_unrenewed, self._check_pause),
+            return_exceptions=True,
+        )
 
     async def beat(self) -> bool:
         """Renew every lease once.

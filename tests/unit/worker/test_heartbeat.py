@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import pytest
 
+from taskframework import background
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
 from taskframework.model.task import CancelRequest, Lease
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.heartbeat import Heartbeat
@@ -388,6 +390,29 @@ async def test_a_cancellation_out_of_the_store_does_not_end_the_heartbeat(
         store.renewal_ends = None
         await live(clock, 60)
         assert running.stop_reason is None
+
+
+async def test_a_renewal_that_loses_a_cancellation_does_not_keep_the_heartbeat_alive(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def renew(*_: object) -> dict[Fence, CancelRequest | None]:
+        store.renewed.append([])
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return {}
+        raise AssertionError
+
+    monkeypatch.setattr(store, "renew", renew)
+    monkeypatch.setattr(background, "_CANCEL_INTERVAL_SECONDS", 0.001)
+    attempt(heartbeat, clock)
+    run = asyncio.create_task(heartbeat.run())
+    await settled()
+    await live(clock, LEASE.total_seconds() / 3)
+    assert store.renewed, "the renewal is under way"
+    ending = asyncio.create_task(background.end(run))
+    await eventually(ending.done)
+    assert run.cancelled()
 
 
 async def test_a_second_request_to_stop_does_not_tear_the_clean_up(
