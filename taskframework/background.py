@@ -8,11 +8,14 @@ import math
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import Context
-from typing import Any, cast
+from contextvars import Context, copy_context
+from typing import Any, TypeVar, cast
 
 from taskframework.errors import ConfigurationError, NotRunningError
+
+T = TypeVar("T")
 
 _CANCEL_INTERVAL_SECONDS = 0.5
 
@@ -51,6 +54,14 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
         for task in pending:
             task.cancel()
         await asyncio.wait(pending, timeout=_CANCEL_INTERVAL_SECONDS)
+
+
+async def in_own_thread(work: Callable[[], T]) -> T:
+    """Run a function that blocks, in a thread of its own: task code may hold all threads of `asyncio.to_thread`."""
+    thread = ThreadPoolExecutor(1)
+    running = asyncio.get_running_loop().run_in_executor(thread, copy_context().run, work)
+    thread.shutdown(wait=False)  # the thread ends with its work
+    return await running
 
 
 class Deadlines:

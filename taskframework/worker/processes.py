@@ -25,7 +25,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
-from taskframework.background import Background
+from taskframework.background import Background, in_own_thread
 from taskframework.errors import NonRetryableError, StoreError, TaskframeworkError
 from taskframework.model.outcome import Failed
 from taskframework.tasks.context import AttemptControl, TaskContext
@@ -210,7 +210,7 @@ class _Child:
 
     @classmethod
     async def start(cls) -> Self:
-        process, connection = await asyncio.to_thread(_spawn)
+        process, connection = await in_own_thread(_spawn)
         return cls(process, *await asyncio.open_unix_connection(sock=connection))
 
     @property
@@ -279,7 +279,7 @@ class _Child:
         if self._ending is None:
             self._writer.close()
             timeout = 0.0 if self._is_busy else _EXIT_TIMEOUT_SECONDS
-            self._ending = asyncio.create_task(asyncio.to_thread(_reap, self._process, timeout))
+            self._ending = asyncio.create_task(in_own_thread(partial(_reap, self._process, timeout)))
         return await asyncio.shield(self._ending)
 
     def kill(self) -> None:

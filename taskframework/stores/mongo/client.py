@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
@@ -20,7 +19,7 @@ from pymongo.errors import AutoReconnect, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
-from taskframework.background import current_loop, refuse_other_loop
+from taskframework.background import current_loop, in_own_thread, refuse_other_loop
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.mongo.codec import CODEC, with_plain_integers
 from taskframework.stores.mongo.documents import Document
@@ -320,7 +319,7 @@ class Connection:
     async def close(self) -> None:
         with time_limit(_CLOSE_TIMEOUT):
             # motor's close is a plain function that blocks while it tells the server that it disconnects.
-            if (closing := await asyncio.to_thread(self._client.close)) is not None:
+            if (closing := await in_own_thread(self._client.close)) is not None:
                 await closing
 
 

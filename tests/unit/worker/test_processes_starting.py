@@ -1,8 +1,10 @@
-"""A process pool that is closed while one of its children starts."""
+"""A process pool: children start and end, also while it is closed, and while task code holds all other threads."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -33,3 +35,17 @@ async def test_close_leaves_no_child_that_was_starting(monkeypatch: pytest.Monke
     assert [is_running(pid) for pid in pids] == [False]
     with pytest.raises(asyncio.CancelledError if is_left else ProcessDiedError):
         await run
+
+
+async def test_children_start_and_end_while_task_code_holds_all_threads_of_the_event_loop() -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    free, pool = threading.Event(), ProcessPool(1)
+    held = asyncio.get_running_loop().run_in_executor(None, free.wait)
+    try:
+        async with asyncio.timeout(60):
+            pid = (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"]
+            await pool.close()
+        assert not is_running(pid)
+    finally:
+        free.set()
+        await held
