@@ -171,7 +171,10 @@ class TaskConsumer:
         self._breaker.stop_waiting()
         for awaited in self._waits:
             awaited.cancel()
-        await asyncio.gather(*(pending.put_back() for pending in self.lanes.close()))
+        unstarted = self.lanes.close()
+        for pending in unstarted:  # before the first answer: otherwise the watch may hand them over as well
+            self.deliveries.remove(pending)
+        await asyncio.gather(*(pending.put_back() for pending in unstarted))
 
     async def finished(self) -> None:
         """Wait until the work for every started delivery has ended."""

@@ -395,6 +395,16 @@ async def test_a_delivery_that_has_not_started_goes_back_when_the_worker_stops(b
     assert list(bench.work.running) == ["t1"]
 
 
+async def test_a_delivery_that_went_back_when_the_worker_stopped_is_not_handed_over_as_well(bench: Bench) -> None:
+    bench.take("t1")
+    went_back = bench.take("t2")
+    await bench.after(1)
+    await bench.consumer.close()
+    assert bench.deliveries.unanswered == 1
+    await bench.after(16)
+    assert (went_back.answers, bench.claims.due) == (["put back"], []), "its message and a second one"
+
+
 @pytest.mark.parametrize("is_away_at_claim", [True, False])
 async def test_a_task_that_was_possibly_claimed_gives_nothing_back(is_away_at_claim: bool) -> None:
     """The reply to a claim is lost, and asked again it is refused: whether the first was made nobody knows for sure."""
