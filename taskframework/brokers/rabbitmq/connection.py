@@ -14,6 +14,7 @@ from aio_pika import Connection
 from aio_pika.abc import AbstractChannel, SSLOptions
 from aio_pika.connection import make_url
 
+from taskframework.background import end
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.plain import PlainWire
 from taskframework.brokers.rabbitmq.wire import Wire
@@ -121,12 +122,15 @@ class BrokerConnection:
     async def close(self) -> None:
         """Close the connection within seconds, whatever the broker does. Never fails."""
         self.lost.set()
+        closing = asyncio.create_task(self._connection.close())
+        giving_up = asyncio.create_task(_end_later(closing))
         try:
             with driver_errors("closing"):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
-                    await self._connection.close()
+                await closing  # not in `asyncio.wait`: so each cancellation of the caller reaches it
         except BrokerError as error:
             logger.debug("%s", error)
+        finally:
+            giving_up.cancel()
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
         self._lose(reason)
@@ -135,6 +139,13 @@ class BrokerConnection:
         if self._on_loss is not None and not self.lost.is_set():
             self._on_loss(reason)
         self.lost.set()
+
+
+async def _end_later(closing: asyncio.Task[None]) -> None:
+    await asyncio.sleep(_CLOSE_TIMEOUT_SECONDS)
+    # After one cancellation the driver still waits until the broker has read everything, and a silent broker reads
+    # nothing. A second cancellation ends this wait.
+    await end(closing)
 
 
 def _is_writing_paused(connection: Connection) -> bool:
