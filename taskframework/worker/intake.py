@@ -161,8 +161,9 @@ class Intake:
         self._is_stopping = True
         self.wake()
         if self._task is not None:
-            # Not cancelled: at this moment it may be replacing consumers.
-            await self._task
+            # Not cancelled, not even together with the caller: at this moment it may be replacing consumers.
+            await asyncio.wait([self._task])
+            self._task.result()
 
     @property
     def is_live(self) -> bool:

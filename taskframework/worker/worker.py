@@ -87,8 +87,21 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop consuming, let running tasks finish within the grace, then release all others without counting them."""
-        await self._intake.stop()
-        await self._consumer.close()
+        try:
+            await self._intake.stop()
+            await self._consumer.close()
+            await self._finish_or_release()
+        except BaseException:
+            self._consumer.abandon()  # without the heartbeat, attempts would run on beside those of another worker
+            raise
+        finally:
+            await end(*self._background)
+        await self._executor.close()
+        for limit in self._limits:
+            await limit.close()
+        await self.sign_of_life.withdraw()
+
+    async def _finish_or_release(self) -> None:
         grace = self._grace.total_seconds()
         if grace and self.heartbeat.attempts:  # log this, because without it a long stop looks like a hang
             running = Counter(attempt.task.task_type for attempt in self.heartbeat.attempts)
@@ -99,11 +112,6 @@ class Worker:
             self.heartbeat.release_all()
             if not await self._wait_until_finished(_RELEASE_TIMEOUT_SECONDS):
                 self._consumer.abandon()
-        await end(*self._background)
-        await self._executor.close()
-        for limit in self._limits:
-            await limit.close()
-        await self.sign_of_life.withdraw()
 
     async def _wait_until_finished(self, seconds: float) -> bool:
         try:

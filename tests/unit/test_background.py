@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from taskframework import background
 from taskframework.background import Background, Deadlines, end, is_failure, surviving
 from taskframework.brokers.base import Broker, Delivery
 from taskframework.clock import SystemClock
@@ -178,7 +179,7 @@ def collecting(deaf: DeafOnce) -> Stop:
     return collector.stop
 
 
-def beating(deaf: DeafOnce) -> Stop:
+def _worker_that_only_beats(deaf: DeafOnce) -> Worker:
     class Nothing:
         def __getattr__(self, name: str) -> Any:
             async def done(*_: object) -> None: ...
@@ -192,7 +193,11 @@ def beating(deaf: DeafOnce) -> Stop:
     worker._grace = timedelta(seconds=1)
     worker.heartbeat = cast(Heartbeat, SimpleNamespace(attempts=()))
     worker._background = [asyncio.create_task(deaf())]
-    return worker.stop
+    return worker
+
+
+def beating(deaf: DeafOnce) -> Stop:
+    return _worker_that_only_beats(deaf).stop
 
 
 @pytest.mark.parametrize("begin", [repairing, probing, collecting, beating])
@@ -205,6 +210,30 @@ async def test_a_lost_cancellation_does_not_hold_up_the_stop(begin: Callable[[De
             await stop()
     finally:  # one that goes on would lose the only cancellation that the end of the loop gives it
         await end(*asyncio.all_tasks() - {asyncio.current_task()})
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()])
+async def test_a_stop_of_a_worker_that_fails_ends_its_heartbeat_and_its_attempts(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Consumer:
+        is_abandoned = False
+
+        async def close(self) -> None:
+            raise error
+
+        def abandon(self) -> None:
+            self.is_abandoned = True
+
+    monkeypatch.setattr(background, "_CANCEL_INTERVAL_SECONDS", 0.001)
+    worker, consumer = _worker_that_only_beats(DeafOnce()), Consumer()
+    worker._consumer = cast(Any, consumer)
+    try:
+        with pytest.raises(type(error)):
+            await worker.stop()
+        assert (consumer.is_abandoned, [task.done() for task in worker._background]) == (True, [True])
+    finally:
+        await end(*worker._background)
 
 
 async def test_a_lost_cancellation_does_not_hold_the_server_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -363,6 +363,20 @@ async def test_the_intake_takes_nothing_freely_while_it_stops(bench: Bench) -> N
     await stopping
 
 
+async def test_a_stop_that_is_cancelled_still_stops_every_consumer(bench: Bench) -> None:
+    bench.start()
+    await bench.settled()
+    bench.broker.may_stop.clear()
+    stopping = asyncio.create_task(bench.intake.stop())
+    await bench.settled()
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    assert stopping.cancelled()
+    bench.broker.may_stop.set()
+    await bench.settled()
+    assert not bench.broker.running
+
+
 async def test_a_stop_while_the_intake_registers_again_leaves_no_consumer_running(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
