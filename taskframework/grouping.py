@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from taskframework.background import Deadlines, current_loop, refuse_other_loop
+from taskframework.background import Deadlines, current_loop, is_failure, refuse_other_loop
 from taskframework.errors import StoreError, StoreUnavailableError
 
 Request = TypeVar("Request")
@@ -87,7 +87,7 @@ class Grouping(Generic[Request, Reply]):
             self._loop = loop
         future: asyncio.Future[Reply] = loop.create_future()
         self._add(_Call(request, future, None if self._key is None else self._key(request)))
-        if self._pump is None:
+        if self._pump is None or self._pump.done():  # done: cancelled before it began
             # In a separate context: the pump runs on after its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         if self._timeout is not None:
@@ -96,7 +96,7 @@ class Grouping(Generic[Request, Reply]):
 
     async def drain(self) -> None:
         """Wait until no request waits."""
-        while self._pump is not None:
+        while self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
 
     async def _run(self) -> None:
@@ -112,10 +112,13 @@ class Grouping(Generic[Request, Reply]):
                         raise RuntimeError(f"{len(replies)} replies to {len(group)} requests")
                 except Exception as error:
                     replies = [error] * len(group)
-                except BaseException:
-                    for call in group:
-                        call.future.cancel()
-                    raise
+                except BaseException as error:
+                    if not is_failure(error):
+                        for call in group:
+                            call.future.cancel()
+                        raise
+                    # A driver gave up the write. A cancellation as reply would end callers that nobody cancelled.
+                    replies = [StoreUnavailableError("The write was given up.")] * len(group)
                 self._had_company = len(group) > 1
                 for call, reply in zip(group, replies, strict=True):
                     _answer(call.future, reply)

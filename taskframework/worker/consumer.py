@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from opentelemetry.trace import SpanKind
 
 from taskframework import failpoint
-from taskframework.background import Background, surviving
+from taskframework.background import Background, is_failure, surviving
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import TRACE_HEADER, TaskMessage, claimable_since, read_message
@@ -220,7 +220,9 @@ class TaskConsumer:
         """Do the work for a delivery, then forget the delivery. Acknowledge it if the work fails."""
         try:
             await work
-        except (Exception, SystemExit, KeyboardInterrupt):
+        except (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and not is_failure(error):
+                raise  # this work was abandoned
             logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
             # The task has a driver, so it is not lost. Without an answer, the message would use up prefetch for ever.
             await pending.ack()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from taskframework.errors import NotRunningError
+from taskframework.errors import NotRunningError, StoreUnavailableError
 from taskframework.grouping import Grouping
 
 
@@ -74,6 +74,52 @@ async def test_an_error_of_the_write_goes_to_every_caller_and_the_next_group_is_
     grouping: Grouping[int, int] = Grouping(write, limit=2)
     replies = await asyncio.gather(*(grouping(n) for n in range(4)), return_exceptions=True)
     assert [str(reply) for reply in replies] == ["away", "away", "2", "3"]
+
+
+async def test_a_write_that_a_driver_gives_up_cancels_no_caller() -> None:
+    async def write(requests: Sequence[int]) -> Sequence[int | Exception]:
+        if 0 in requests:
+            raise asyncio.CancelledError
+        return list(requests)
+
+    grouping: Grouping[int, int] = Grouping(write, limit=2)
+    calls = [asyncio.create_task(grouping(n)) for n in range(4)]
+    await asyncio.wait(calls, timeout=5)
+    assert [type(call.exception()) for call in calls[:2]] == [StoreUnavailableError] * 2
+    assert [call.result() for call in calls[2:]] == [2, 3], "the next group is written"
+
+
+async def test_callers_are_cancelled_with_the_writing_of_their_group() -> None:
+    grouping: Grouping[int, str] = Grouping(Writer(waits=True))
+    call = asyncio.create_task(grouping(0))
+    await _settle()
+    assert grouping._pump is not None
+    grouping._pump.cancel()
+    await asyncio.wait([call], timeout=5)
+    assert call.cancelled()
+
+
+@pytest.mark.parametrize("ends", ["before it began", "while it writes"])
+async def test_a_group_whose_writing_was_cancelled_is_drained_and_takes_new_calls(ends: str) -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer)
+    call = asyncio.create_task(grouping(0))
+    await asyncio.sleep(0)
+    if ends == "while it writes":
+        await _settle()
+    assert grouping._pump is not None
+    grouping._pump.cancel()
+    call.cancel()
+    await _settle()
+    draining = asyncio.create_task(grouping.drain())
+    try:
+        await _settle()
+        assert draining.done()
+    finally:
+        draining.cancel()
+    writer.may_write.release()
+    writer.may_write.release()
+    assert await asyncio.wait_for(grouping(1), 5) == "reply to 1"
 
 
 async def test_an_error_among_the_replies_goes_to_its_own_caller() -> None:

@@ -56,7 +56,7 @@ class FakeClaims:
 
     def __init__(self) -> None:
         self.is_away = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.known = True
         self.due: list[str] = []
         self.put_off: list[PutOff] = []
@@ -355,6 +355,22 @@ async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Be
     failed = bench.take()
     await bench.after(0)
     assert (failed.answers, bench.deliveries.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
+
+
+async def test_a_cancellation_by_nobody_here_is_a_failure_and_that_of_an_abandoned_delivery_is_not(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.claims.error = asyncio.CancelledError()  # as a driver may raise it
+    failed = bench.take()
+    await bench.after(0)
+    assert (failed.answers, bench.deliveries.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
+    assert caplog.messages == ["a delivery of tasks.reports.normal could not be handled"]
+    bench.claims.error = None
+    abandoned = bench.take()
+    await bench.after(0)
+    bench.consumer.abandon()
+    await bench.after(0)
+    assert (abandoned.answers, len(caplog.messages)) == ([], 1), "the broker delivers it again"
 
 
 async def test_an_attempt_that_lost_its_lease_is_given_up_and_forgotten(bench: Bench) -> None:
