@@ -106,7 +106,7 @@ class ExternalEventBridge:
             waiting.task = task
         if is_progress:
             waiting.progress = task
-        if self._pump is None:
+        if not self._is_publishing:
             # In an empty context: the pump runs on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
@@ -117,25 +117,29 @@ class ExternalEventBridge:
         time (`RELAY_AFTER`), and the relays publish them too. That is work that makes the next marks even later: with
         100,000 sub-tasks, the relays published 140,000 times, and a sub-task took half as much time again.
         """
-        while self._pump is not None and len(self._waiting) > ROUND_SIZE:
+        while self._is_publishing and len(self._waiting) > ROUND_SIZE:
             await self._round_is_over.wait()
         await self._delayed_marks.wait_while_late()
 
     async def wait_until_published(self, tasks: Iterable[Task]) -> None:
         """Wait until these tasks, just taken, are published or left to the relay. Their marks come later."""
         awaited = [self._waiting[task.task_id] for task in tasks if task.task_id in self._waiting]
-        while self._pump is not None and awaited:
+        while self._is_publishing and awaited:
             await self._round_is_over.wait()
             # Compare the entries: a task that reports its progress all the time is always waiting, in a new entry.
             awaited = [entry for entry in awaited if self._waiting.get(entry.task.task_id) is entry]
 
     async def drain(self) -> None:
         """Wait until all events so far are published and marked, or left to the relay; for the end of the process."""
-        while self._pump is not None:
+        while self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
             await self._reporter.finished()  # its moves of parents make events that are published here too
             await self._looks.finished()
         await self._delayed_marks.drain()
+
+    @property
+    def _is_publishing(self) -> bool:
+        return self._pump is not None and not self._pump.done()  # done: cancelled before it began
 
     def _mark(self, task: Task) -> None:
         """Mark a task as published. The end of a sub-task is marked only when its parent knows of it. A task that may

@@ -93,13 +93,13 @@ class AttemptReports:
     async def close(self) -> None:
         """Wait until all reports of the code are written. From now on no more steps are recorded."""
         await self._errands.close()
-        while self._writing_progress is not None:
+        while self._writing_progress is not None and not self._writing_progress.done():
             await asyncio.wait([self._writing_progress])
         await self._errands.finished()
 
     def _set_progress(self, value: Any) -> None:
         self._newest_progress, self._has_new_progress = value, True
-        if self._writing_progress is None:
+        if self._writing_progress is None or self._writing_progress.done():  # done: cancelled before it began
             self._writing_progress = asyncio.get_running_loop().create_task(
                 self._write_progress(), context=self._errands.context
             )

@@ -89,6 +89,23 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
     assert len(publisher.events) == 1, "subscribers need not hear it twice"
 
 
+async def test_a_publication_that_was_cancelled_before_it_began_holds_nothing_up() -> None:
+    publisher, task = Publisher(), new_task()
+    bridge = _bridge(Marks(), publisher)
+    bridge.enqueue(task)
+    assert bridge._pump is not None
+    bridge._pump.cancel()
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(bridge.drain())
+    try:
+        await eventually(draining.done, timeout=5)
+    finally:
+        draining.cancel()
+    bridge.enqueue(task)
+    await bridge.wait_until_published([task])
+    assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
+
+
 class BusyPublisher(Publisher):
     """While it publishes, the tasks report their progress again."""
 

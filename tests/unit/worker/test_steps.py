@@ -335,6 +335,21 @@ async def test_a_newer_value_is_written_even_if_the_one_before_it_was_not(run: R
     assert (store.task.progress, store.asked) == (60, 2)
 
 
+async def test_progress_whose_writing_was_cancelled_before_it_began_does_not_hold_up_the_end(
+    run: Running, store: Store
+) -> None:
+    reports = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
+    reports._set_progress(50)
+    assert reports._writing_progress is not None
+    reports._writing_progress.cancel()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(reports.close())
+    try:
+        await eventually(closing.done, timeout=5)
+    finally:
+        closing.cancel()
+
+
 async def test_a_step_that_was_recorded_before_the_end_is_written(run: Running, store: Store) -> None:
     recorder = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
     recorded = recorder.record(StepOutcome("a", 1))
