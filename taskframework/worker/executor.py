@@ -102,6 +102,7 @@ class TaskExecutorService:
         def on_timeout() -> None:
             # Code that was asked to stop has time to do so; another cancellation would interrupt its clean-up.
             if attempt.stop_reason is None:
+                limit.is_over = True
                 ended.set()
 
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), on_timeout)
@@ -183,10 +184,11 @@ class TaskExecutorService:
 
 async def _stop(code_task: asyncio.Task[Any], attempt: RunningAttempt, limit: _TimeLimit) -> Outcome:
     """Stop code whose time is over, or give up code that was asked to stop and goes on; return the outcome."""
-    if attempt.stop_reason is not None:
+    if not limit.is_over:
         logger.warning("task %s ignores the request to stop", attempt.task.task_id)
         return _outcome_of_stop(attempt)
-    cancel_own(code_task)
+    if attempt.stop_reason is None:  # otherwise it was asked to stop just after its time was over, and is cancelled
+        cancel_own(code_task)
     await asyncio.wait([code_task], timeout=STOP_TIMEOUT_SECONDS)
     if not code_task.done():
         logger.warning("task %s ignores its timeout; its code may run beside the next attempt", attempt.task.task_id)
@@ -198,6 +200,8 @@ class _TimeLimit:
 
     def __init__(self, seconds: float, on_over: Callable[[], None]) -> None:
         self.seconds = seconds
+        #: Whether the time was over while the code still ran and had not been asked to stop.
+        self.is_over = False
         self._on_over = on_over
         self._timer: asyncio.TimerHandle | None = None
 

@@ -528,6 +528,29 @@ async def test_a_time_limit_does_not_tear_the_clean_up_of_code_that_was_stopped(
     assert cleaned_up
 
 
+async def test_a_stop_in_the_moment_of_the_time_limit_does_not_tear_the_clean_up(
+    executor: TaskExecutorService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits: list[Any] = []
+    monkeypatch.setattr(executors._TimeLimit, "start", lambda limit: limits.append(limit))
+    cleaned_up = False
+
+    async def code(context: TaskContext[Any]) -> None:
+        nonlocal cleaned_up
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned_up = True
+
+    def stop(attempt: RunningAttempt) -> None:
+        limits[0]._on_over()
+        attempt.stop(StopReason.RELEASED)
+
+    outcome = failure(await execute(executor, code, stop=stop))
+    assert (outcome.error.code, cleaned_up, caplog.messages) == ("timeout", True, [])
+
+
 async def test_bytes_in_a_result_that_are_no_text_are_explained(executor: TaskExecutorService) -> None:
     async def code(context: TaskContext[Any]) -> Any:
         return {"content": b"\xff"}
