@@ -129,8 +129,13 @@ class StoreBreaker:
         Returns:
             Whether the breaker is closed.
         """
-        if self.is_open:
-            await happens_within(self._can_continue, within, self._clock)
+        gives_up_at = None if within is None else self._clock.monotonic() + within
+        # Again if it opened anew before this was woken: a store may answer pings and fail at writes.
+        while self.is_open and not self._is_stopped:
+            left = None if gives_up_at is None else gives_up_at - self._clock.monotonic()
+            if left is not None and left <= 0:
+                break
+            await happens_within(self._can_continue, left, self._clock)
         return not self.is_open
 
     def stop_waiting(self) -> None:

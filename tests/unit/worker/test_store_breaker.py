@@ -168,6 +168,48 @@ async def test_a_store_is_silent_from_the_first_ping_without_an_answer_until_the
     await breaker.stop()
 
 
+async def test_who_waits_for_the_store_waits_on_if_the_breaker_opens_again_in_the_same_moment() -> None:
+    is_away, closed = False, 0
+
+    async def ping() -> None:
+        if is_away:
+            raise StoreUnavailableError
+
+    clock = FakeClock()
+    breaker = StoreBreaker(ping, clock)
+    breaker.open(StoreUnavailableError())
+
+    def open_again() -> None:
+        nonlocal is_away, closed
+        closed += not breaker.is_open
+        if closed == 1 and not is_away:
+            is_away = True
+            breaker.open(StoreUnavailableError())
+
+    breaker.on_change = open_again
+    for_long, patient = (asyncio.create_task(breaker.wait_until_closed(within)) for within in (None, 100.0))
+
+    async def until_closed(times: int) -> None:
+        def is_closed() -> bool:
+            clock.advance(0.1)
+            return closed == times
+
+        await eventually(is_closed)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    await until_closed(1)
+    assert breaker.is_open
+    assert (for_long.done(), patient.done()) == (False, False), "they have time left"
+    clock.advance(100)
+    await asyncio.wait([patient])
+    assert not patient.result()
+    is_away = False
+    await until_closed(2)
+    assert await for_long
+    await breaker.stop()
+
+
 async def test_a_late_error_of_an_old_call_does_not_mean_that_the_store_is_away_again() -> None:
     clock = FakeClock()
 
