@@ -367,8 +367,8 @@ class TaskFramework(Extensible):
         process = self._process = build_process_services(services, broker, extensions)
         await process.topology.repair()
         await process.pauses.refresh()  # before any message is sent or any task begins
-        ends = (process.bridge.drain, process.producer.close, services.bus.drain, process.reporter.finished)
-        for end in (*ends, services.looks.finished):
+        # In reverse: observers may make events, and what the bridge waits for makes events and messages.
+        for end in (process.producer.close, services.bus.drain, process.bridge.drain, services.bus.drain):
             stack.push_async_callback(end)
         for work in (process.cascade, process.retrier, process.spawner, process.early_signals):
             stack.push_async_callback(work.stop)

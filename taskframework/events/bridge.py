@@ -130,11 +130,17 @@ class ExternalEventBridge:
             awaited = [entry for entry in awaited if self._waiting.get(entry.task.task_id) is entry]
 
     async def drain(self) -> None:
-        """Wait until all events so far are published and marked, or left to the relay; for the end of the process."""
-        while self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
-            await self._reporter.finished()  # its moves of parents make events that are published here too
+        """Wait until all events so far are published and marked, or left to the relay; for the end of the process.
+
+        This waits for the reports and the looks too: their moves make events that are published here.
+        """
+        while True:
+            if self._pump is not None and not self._pump.done():
+                await asyncio.wait([self._pump])
+            await self._reporter.finished()
             await self._looks.finished()
+            if not self._is_publishing:
+                break
         await self._delayed_marks.drain()
 
     @property

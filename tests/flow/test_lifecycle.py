@@ -60,6 +60,26 @@ async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> No
     assert task.created_at <= (task.started_at or task.created_at) <= (task.finished_at or task.created_at)
 
 
+@pytest.mark.parametrize("urls", ["embedded"], indirect=True)
+async def test_a_task_that_a_last_look_makes_claimable_has_its_message_and_its_event(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[str] = []
+    async with run() as framework:
+        finish = framework.services.looks.finished
+
+        async def finished() -> None:
+            await finish()
+            if not submitted:
+                handle = await framework.submit("count-words", Text(text="one"))
+                submitted.append(handle.task_id)
+
+        monkeypatch.setattr(framework.services.looks, "finished", finished)
+    async with framework.store_only():
+        task = await framework.get(submitted[0])
+    assert (task.dispatches, task.published_sequence) == (1, 1), "both are written as sent"
+
+
 class TooLate(BackgroundTaskExecutable[None, None]):
     task_type = "too-late"
 
