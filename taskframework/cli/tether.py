@@ -22,6 +22,8 @@ from taskframework.errors import BrokerError, StoreUnavailableError, Taskframewo
 
 #: Bytes of the longest line; the metrics of some thousand task types are smaller.
 _MAX_LINE_BYTES = 64 * 1024 * 1024
+#: Seconds that a process that stops still sends the rest of its answers; a parent that is frozen never reads them.
+_REST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,12 @@ class Tether:
     async def close(self) -> None:
         """Stop answering and listening."""
         self._on_stop = lambda: None
-        if self._writer is not None:
-            self._writer.close()
+        if self._writer is None:
+            return
+        self._writer.close()
+        giving_up = asyncio.get_running_loop().call_later(_REST_SECONDS, self._writer.transport.abort)
         await self._background.finished()
+        giving_up.cancel()
 
     async def _read_questions(self, reader: asyncio.StreamReader) -> None:
         # A parent that is killed may leave the beginning of a question, which cannot be read.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from taskframework.cli import tether as tether_module
 from taskframework.cli.tether import Answer, Failure, Tether, WorkerLink
 from taskframework.errors import (
     BrokerUnavailableError,
@@ -139,6 +140,33 @@ async def test_the_error_of_a_process_is_left_to_its_parent_to_report(
     await asyncio.to_thread(fail)
     await _close(pair)
     assert pair.link.failure == Failure(error.message, error.hint, may_pass)
+
+
+async def test_a_parent_that_is_frozen_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tether_module, "_REST_SECONDS", 0.01)
+    frozen, ours = socket.socketpair()
+    tether = Tether(ours.detach())
+    await tether.listen(lambda: None)
+    tether._send(number=1, status=200, body="x" * 4_000_000)
+    closing = asyncio.create_task(tether.close())
+    try:
+        await eventually(closing.done, timeout=10)
+    finally:
+        frozen.close()
+        await closing
+        tether._socket.close()
+
+
+async def test_an_answer_that_is_on_its_way_is_sent_before_the_end(pair: Pair) -> None:
+    body = "x" * 4_000_000
+    asked = asyncio.create_task(pair.link.ask("/metrics", within=10))
+    await asyncio.sleep(0)
+    pair.tether._send(number=1, status=200, body=body)
+    assert pair.tether._writer is not None
+    assert pair.tether._writer.transport.get_write_buffer_size()
+    pair.may_answer.set()
+    await pair.tether.close()
+    assert await asked == Answer(200, body)
 
 
 def test_a_process_without_a_parent_raises_its_own_error() -> None:
