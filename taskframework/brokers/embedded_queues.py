@@ -129,6 +129,8 @@ class Queue:
     def put_back(self, deliveries: Sequence[EmbeddedDelivery]) -> None:
         """Make the messages of these deliveries ready again, each at its old place."""
         self.unacked.difference_update(deliveries)
+        for delivery in deliveries:
+            delivery.consumer.unanswered_count -= 1
         # From the last to the first, so that each is inserted near the front, however many messages wait.
         for message in sorted((delivery.message for delivery in deliveries), reverse=True):
             bisect.insort(self.ready, message)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 #: Seconds that a stop waits for a running handler, so that its message is acknowledged. After that RabbitMQ delivers it
 #: again: it puts messages back in order only with the end of their channel, and other subscribers wait for them.
 _HANDLER_SECONDS = 1.0
+#: Seconds that a handler has to end after it was cancelled. A handler that swallows cancellations may never end.
+_CANCELLED_HANDLER_SECONDS = 5.0
 #: Longest pause before a message that could not be handled is handed over again, in seconds.
 _MAX_RETRY_PAUSE_SECONDS = 5.0
 
@@ -88,7 +90,11 @@ class Subscription:
         """Stop, and cancel the handler if it is running, unless it is the handler that calls this."""
         await self.stop()
         if asyncio.current_task() is not self._worker:
-            await end(self._worker)
+            try:
+                async with asyncio.timeout(_CANCELLED_HANDLER_SECONDS):
+                    await end(self._worker)
+            except TimeoutError:
+                logger.warning("a handler of events ignores its cancellation and is left behind")
 
     async def _work(self) -> None:
         while not self.is_stopped:

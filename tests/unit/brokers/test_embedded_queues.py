@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 
@@ -32,3 +33,16 @@ async def test_messages_that_come_back_to_a_queue_find_their_old_place(back: lis
     queue.put_back(deliveries)
     assert [queue.ready.popleft().number for _ in range(10)] == list(range(10))
     assert not queue.unacked
+
+
+async def test_a_consumer_that_puts_a_message_back_has_a_place_for_the_next_one() -> None:
+    queue, arrived = Queue("queue"), list[EmbeddedDelivery]()
+    Consumer(queue, 1, arrived.append)
+    queue.put(message(0))
+    await asyncio.sleep(0)
+    await arrived[0].put_back()
+    await asyncio.sleep(0)
+    assert [delivery.message.number for delivery in arrived] == [0, 0]
+    queue.take_back()
+    await asyncio.sleep(0)
+    assert len(arrived) == 3

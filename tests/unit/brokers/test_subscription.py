@@ -101,3 +101,32 @@ async def test_a_stop_does_not_wait_long_for_a_handler(monkeypatch: pytest.Monke
     assert bench.answers == ["put back 2", "put back 3"]
     bench.goes_on.set()
     await eventually(lambda: bench.answers[2:] == ["ack 1"])
+
+
+async def test_a_close_leaves_a_handler_behind_that_ignores_its_cancellation(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(subscription_module, "_HANDLER_SECONDS", 0)
+    monkeypatch.setattr(subscription_module, "_CANCELLED_HANDLER_SECONDS", 0.01)
+    bench = _Bench()
+    bench.consumption.may_stop.set()
+    cancelled = asyncio.Event()
+
+    async def deaf(_: ExternalMessage) -> None:
+        bench.begun.set()
+        while not bench.goes_on.is_set():
+            try:
+                await bench.goes_on.wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+
+    bench.subscription._on_message = deaf
+    await bench.begun.wait()
+    closing = asyncio.create_task(bench.subscription.close())
+    try:
+        await eventually(closing.done, timeout=10)
+        assert cancelled.is_set()
+        assert caplog.messages == ["a handler of events ignores its cancellation and is left behind"]
+    finally:
+        bench.goes_on.set()
+        await closing
