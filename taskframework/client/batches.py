@@ -8,8 +8,9 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of
-from taskframework.client.connection import ApiConnection, Call, Calls, cancel_call, new_key, resource_path
+from taskframework.client.connection import ApiConnection, Call, Calls, cancel_call, new_key
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
+from taskframework.client.paths import resource_path
 from taskframework.client.refusals import says_too_large
 from taskframework.client.uploads import Items, upload_call, whole_call
 from taskframework.errors import ApiError, TaskframeworkError

@@ -10,14 +10,13 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
-from taskframework.client.answers import Kind, Page, RemoteBatch, RemoteTask, id_of, read
+from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response, says_cancelled, says_gone
 from taskframework.client.transport import TOO_MANY_CALLS, Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
@@ -25,12 +24,10 @@ from taskframework.errors import (
     ApiError,
     ApiUnavailableError,
     ConfigurationError,
-    InvalidRequestError,
-    TaskNotFoundError,
     ValueNotStorableError,
 )
 from taskframework.events.requests import authorization
-from taskframework.submission.options import accept_name, accept_options
+from taskframework.submission.options import accept_options
 from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_sets
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted
@@ -115,53 +112,9 @@ def as_json(content: Any, what: str = "request") -> bytes:
         raise ValueNotStorableError(what, str(error)) from None
 
 
-def resource_path(folder: str, name: str | RemoteTask[Any] | RemoteBatch[Any], *, what: str = "task") -> str:
-    """The path of something by its id, below the prefix.
-
-    Raises:
-        TaskNotFoundError: if nothing can have this id, because it would lead to another path or is not valid Unicode.
-        TypeError: if it is no id.
-    """
-    name = id_of(name)
-    if "/" in name:
-        raise TaskNotFoundError(name, what=what)
-    return f"{folder}/{last_part(name, what=what)}"
-
-
-def last_part(name: str, *, what: str) -> str:
-    """A name, which may have slashes, as the last part of a path.
-
-    Raises:
-        TaskNotFoundError: if nothing can have this name, because it would lead to another path or is not valid Unicode.
-    """
-    try:
-        if name not in ("", ".", ".."):
-            return quote(name, safe="")
-    except UnicodeEncodeError:
-        pass
-    raise TaskNotFoundError(name, what=what)
-
-
 def cancel_call(path: str, reason: str | None, error_context: Mapping[str, Any]) -> Call:
     """A call that cancels the task or batch of this path."""
     return json_call("POST", f"{path}/cancel", {"reason": reason}, error_context=error_context, cancelled_path=path)
-
-
-def task_path(task_id: str) -> str:
-    """The path of a task, below the prefix."""
-    return resource_path("/tasks", task_id)
-
-
-def signal_path(task_id: str, name: str) -> str:
-    """The path of a signal to a task, below the prefix.
-
-    Raises:
-        InvalidRequestError: if the name is not valid, or cannot be a part of a URL.
-        TaskNotFoundError: as `task_path`.
-    """
-    if "/" in accept_name(name, "name") or name in (".", ".."):
-        raise InvalidRequestError("name", "cannot be a part of a URL", "Use letters and digits, with dots between.")
-    return f"{task_path(task_id)}/signals/{quote(name, safe='')}"
 
 
 def new_key() -> str:

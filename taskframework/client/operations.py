@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pydantic import AwareDatetime
 
 from taskframework.client.answers import Answer, RemoteTask, read
-from taskframework.client.connection import Call, Calls, json_call, key_header, resource_path
+from taskframework.client.connection import Call, Calls, json_call, key_header
+from taskframework.client.paths import resource_path
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"

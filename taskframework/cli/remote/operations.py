@@ -14,16 +14,9 @@ from typing import Any
 from taskframework.cli.remote import views
 from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import (
-    Call,
-    json_call,
-    key_header,
-    last_part,
-    resource_path,
-    signal_path,
-    task_path,
-)
+from taskframework.client.connection import Call, json_call, key_header
 from taskframework.client.family_readers import follow_results
+from taskframework.client.paths import last_part, resource_path, signal_path, task_path
 from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause

@@ -10,7 +10,8 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from taskframework.client.connection import ApiConnection, Call, json_call, resource_path
+from taskframework.client.connection import ApiConnection, Call, json_call
+from taskframework.client.paths import resource_path
 from taskframework.durations import format_duration
 from taskframework.model.letters import LetterFilter
 from taskframework.model.query import Page, TaskFilter
