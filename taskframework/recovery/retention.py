@@ -68,8 +68,9 @@ class RetentionRepair:
                 by_kind.setdefault(record.kind, []).append(record)
             else:
                 unreadable.append(replace(record, expires_at=until))
-        with contextlib.suppress(ValueNotStorableError):  # a value that was written by hand and is not JSON
-            await self._store.write_records(unreadable)
+        if unreadable:
+            with contextlib.suppress(ValueNotStorableError):  # a value that was written by hand and is not JSON
+                await self._store.write_records(unreadable)
         for kind in _KEY_KINDS:
             if keys := by_kind.pop(kind.name, None):
                 await self._check_keys(kind, keys)

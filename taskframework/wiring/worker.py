@@ -51,8 +51,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
     limits, count_permits = limits_of(settings.rate_limiter), metrics.permits.add_many
     rate_limits = RateLimits(services.buckets, limits, services.registry, clock, count_permits)
     keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, count_permits, metrics.turns.add)
-    concurrency = _build_concurrency_limits(process, worker_id)
-    paused = PausedTypes(process.pauses)
+    concurrency, paused = _build_concurrency_limits(process, worker_id), PausedTypes(process.pauses)
     suspects = Suspects(store, settings.worker.max_crashes, settings.worker.probation)
     newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
     hold = partial(hold_bucket_of, services.buckets, limits)
