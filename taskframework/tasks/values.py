@@ -158,6 +158,8 @@ def change_when_read(accepted: Any, read: Any) -> tuple[str, str] | None:
     """
     for given, got in _pairs(accepted, read):
         kind, gets = type(given), type(got)
+        if kind is gets:
+            continue
         # A dictionary instead of an object inside another value, or of a dataclass, is what a type such as Any says.
         if not _fields_of(gets) and not (given is accepted and isinstance(given, BaseModel)):
             continue
