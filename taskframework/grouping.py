@@ -118,7 +118,7 @@ class Grouping(Generic[Request, Reply]):
                             call.future.cancel()
                         raise
                     # A driver gave up the write. A cancellation as reply would end callers that nobody cancelled.
-                    replies = [StoreUnavailableError("The write was given up.")] * len(group)
+                    replies = [StoreUnavailableError("The call was given up.")] * len(group)
                 self._had_company = len(group) > 1
                 for call, reply in zip(group, replies, strict=True):
                     _answer(call.future, reply)

@@ -49,8 +49,9 @@ _MAX_PAUSE_SECONDS = 1.5
 #: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
 #: The time of the last count is not used: under load most of this time is waiting, and the pause would be far too long.
 _SECONDS_PER_COUNT, _SECONDS_PER_SUBTASK = 1.5e-3, 0.4e-6
-#: How often a count begins again because another process wrote a count meanwhile. After that the repair counts.
-_MAX_COUNT_TRIES = 20
+#: How often a count begins again because another process wrote a count, or asked for one, meanwhile. After that the
+#: repair counts. The pause before each try is longer than the one before by these seconds, 0.4 s all together.
+_MAX_COUNT_TRIES, _PAUSE_PER_TRY_SECONDS = 20, 2e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,9 @@ class SubtaskReporter:
     async def _count(self, parent_id: str, report: _PendingReport) -> None:
         """Count the sub-tasks of a parent that waits for them or has ended before them, and write the count."""
         report.missing = None
-        for _ in range(_MAX_COUNT_TRIES):
+        for tries in range(_MAX_COUNT_TRIES):
+            # Later tries wait longer: each retry of a sub-task refuses the counts under way, and many may be retried.
+            await asyncio.sleep(tries * _PAUSE_PER_TRY_SECONDS)
             parent = await self._store.get(parent_id, EVERYONE)
             if parent is None or parent.subtasks is None or not _is_to_count(parent.status, parent.subtasks):
                 return

@@ -31,7 +31,7 @@ Apps = Annotated[
     ),
 ]
 #: The metavars of arguments that may be names of files, such as @FILE for JSON.
-_NAMES_OF_FILES = ("FILE", "JSON")
+_NAMES_OF_FILES = ("FILE", "FOLDER", "JSON", "PATH", "PATH...")
 #: The variables for the address of an API, which commands use instead of the store; and for the key to it.
 API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
 
@@ -111,7 +111,7 @@ def _process_text(parameter: Any, process_value: Callable[[Any, Any], Any], cont
     value = process_value(context, given)
     for text in value if isinstance(value, list | tuple) else [value]:
         if isinstance(text, str) and not _is_text(text):
-            raise typer.BadParameter(f"{text!r} is not UTF-8 text", context, parameter)
+            raise typer.BadParameter("is not UTF-8 text", context, parameter)  # not shown: it may be a secret
     return value
 
 

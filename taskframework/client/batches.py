@@ -44,7 +44,7 @@ async def send_batch(api: ApiConnection, task_type: AnyTaskType, items: Items, *
         except ApiError as error:
             if not says_too_large(error):
                 raise
-            # `api.max_body` is smaller there. It limits a line of an upload, but not all lines together.
+            # `api.max_body` is smaller there. It does not limit an upload.
     upload = upload_call(items, sent_options, error_context)
     try:
         return await api.ask_with_status(upload)

@@ -281,7 +281,7 @@ class ApiConnection:
             response: httpx.Response = await retrying(self._send_once, call, timeout, is_streamed)
             return response, may_be_done
         except (httpx.InvalidURL, UnicodeEncodeError) as error:  # an id of 64 KB, or with half a character
-            if call.is_upload:  # the program that makes the items raised it
+            if call.is_upload and isinstance(error, UnicodeEncodeError):  # the program that makes the items raised it
                 raise
             raise ApiError(f"The request cannot be sent: {error}.") from error
         except httpx.HTTPError as error:

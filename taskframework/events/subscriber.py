@@ -88,12 +88,14 @@ class EventSubscriber:
     async def __aexit__(self, *_: object) -> None:
         self._is_closed = True
         self._can_deliver.set()
-        if self._consumption is not None:
-            await self._consumption.stop()
-        for events in self._loops:
-            events.put_nowait(None)
-        if self._owns_broker:
-            await self._broker.close()
+        try:
+            if self._consumption is not None:
+                await self._consumption.stop()
+        finally:
+            for events in self._loops:
+                events.put_nowait(None)
+            if self._owns_broker:
+                await self._broker.close()
 
     @property
     def is_live(self) -> bool:

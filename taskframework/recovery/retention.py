@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,17 +59,13 @@ class RetentionRepair:
             Whether there may be more.
         """
         expired = await self._store.expired_records(self._limit)
-        until = self._store.now() + _UNREADABLE_CHECK_INTERVAL
         by_kind: dict[str, list[Record]] = {}
-        unreadable: list[Record] = []
+        stuck = 0
         for record in expired:
             if _is_readable(record):
                 by_kind.setdefault(record.kind, []).append(record)
-            else:
-                unreadable.append(replace(record, expires_at=until))
-        if unreadable:
-            with contextlib.suppress(ValueNotStorableError):  # a value that was written by hand and is not JSON
-                await self._store.write_records(unreadable)
+            elif not await self._look_later(record):
+                stuck += 1
         for kind in _KEY_KINDS:
             if keys := by_kind.pop(kind.name, None):
                 await self._check_keys(kind, keys)
@@ -83,7 +78,18 @@ class RetentionRepair:
         if removed:
             logger.info("deleted %s whose retention is over", pluralize(removed, "ended task"))
         # Whatever was deleted, others may be free to go now: a parent stays while its sub-tasks are stored.
-        return len(expired) == self._limit or removed > 0
+        return (len(expired) == self._limit and stuck < self._limit) or removed > 0
+
+    async def _look_later(self, record: Record) -> bool:
+        """Move the look at an unreadable record; return False if its data cannot be written as they are."""
+        if record.data is None:  # damaged: what is left of it is for who repairs it
+            return False
+        until = self._store.now() + _UNREADABLE_CHECK_INTERVAL
+        try:
+            await self._store.write_records([replace(record, expires_at=until)])
+        except ValueNotStorableError:  # a value that was written by hand and is not JSON
+            return False
+        return True
 
     async def _check_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
         """Keep a key whose task is live, or ended too recently, and look at it again later; delete any other key.

@@ -127,9 +127,9 @@ def _repeated_keys(
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for name, line, value in mapping_entries(node):
-            if name in lines:
+            if name in lines and name != "<<":  # each of these merges another mapping
                 yield (*path, name), line, lines[name]
-            lines[name] = line
+            lines.setdefault(name, line)
             yield from _repeated_keys(value, (*path, name), seen)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:

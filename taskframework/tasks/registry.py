@@ -26,10 +26,11 @@ from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutab
 from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.readback import change_when_read
 from taskframework.tasks.retention import retention_from_option
 from taskframework.tasks.schemas import NO_PARAMETERS, describe_parameters_cached, fields_in, names_of_field
 from taskframework.tasks.stages import Part, describe_executable, resources_of, stages_of
-from taskframework.tasks.values import change_when_read, read_json, storable_parameters
+from taskframework.tasks.values import read_json, storable_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +146,10 @@ class Registration:
             wrong = f"{kind.__name__} does not accept its own JSON ({reason})"
             hint = "Let the model read what it writes: see its aliases, and its excluded and computed fields."
             raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint) from None
-        if (changed := change_when_read(accepted, read)) is not None:
-            wrong, hint = changed
-            raise InvalidParametersError(self.task_type, [problem((), wrong)], takes=hint)
+        if (change := change_when_read(accepted, read)) is not None:
+            # The hint of the error is about the parameters as a whole.
+            wrong = f"{change.message}. {change.hint.removesuffix('.')}" if change.place else change.message
+            raise InvalidParametersError(self.task_type, [problem(change.place, wrong)], takes=change.hint)
 
     def validate_parameters(self, value: Any) -> Any:
         """Turn JSON into P.

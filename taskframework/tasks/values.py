@@ -22,7 +22,6 @@ Many = TypeVar("Many")
 
 _SECRETS = (Secret, SecretStr, SecretBytes)
 _COLLECTIONS = (list, tuple, set, frozenset, deque, dict)
-_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def check_iterable(values: Many) -> Many:
@@ -147,55 +146,6 @@ def _accepted_as_json(accepted: Any, adapter: TypeAdapter[Any]) -> Json:
     # Classes of the caller need not be comparable.
     is_comparable = all(isinstance(part, (str, int, float, type(None), *_COLLECTIONS)) for part in _parts(accepted))
     return None if is_comparable and read != accepted else plain
-
-
-def change_when_read(accepted: Any, read: Any) -> tuple[str, str] | None:
-    """What an attempt would get in another form than the submitter gave it, as a problem and a hint; None if nothing.
-
-    Args:
-        accepted: what the type of the parameters made of the given value.
-        read: what it makes of the stored JSON.
-    """
-    for given, got in _pairs(accepted, read):
-        kind, gets = type(given), type(got)
-        if kind is gets:
-            continue
-        # A dictionary instead of an object inside another value, or of a dataclass, is what a type such as Any says.
-        if not _fields_of(gets) and not (given is accepted and isinstance(given, BaseModel)):
-            continue
-        if lost := [name for name in _fields_of(kind) if not hasattr(got, name)]:
-            # pydantic writes an instance of a subclass with the fields of the declared class
-            wrong = f"{', '.join(lost)} of {kind.__name__} would be lost: an attempt gets an instance of"
-            hint = f"Declare {kind.__name__} as the parameters of the task type, or submit an instance of"
-            return f"{wrong} {gets.__name__}", f"{hint} {gets.__name__}."
-        if _fields_of(kind) and not isinstance(given, gets):  # a union takes the first class that fits the JSON
-            wrong = f"an attempt gets an instance of {gets.__name__} and not of {kind.__name__}: their JSON is alike"
-            return wrong, "Give the union of these classes a discriminator: Field(discriminator=...)."
-    return None
-
-
-def _pairs(value: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Two values of one form, and the pairs of collections and objects at the same place in both. In sets there are no
-    places.
-    """
-    yield value, other
-    match value, other:
-        case (list() | tuple() | deque(), list() | tuple() | deque()):
-            pairs: Iterable[tuple[Any, Any]] = zip(value, other, strict=False)
-        case (dict(), dict()):
-            pairs = ((value[key], other[key]) for key in value.keys() & other.keys())
-        case _:
-            pairs = ((getattr(value, name, None), getattr(other, name, None)) for name in _fields_of(type(value)))
-    for part, counterpart in pairs:
-        if type(counterpart) not in _SCALARS:  # there may be a hundred thousand
-            yield from _pairs(part, counterpart)
-
-
-def _fields_of(kind: type) -> Iterable[str]:
-    """The names of the fields of a model or a dataclass; none for any other class."""
-    if issubclass(kind, BaseModel):
-        return kind.model_fields
-    return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else ()
 
 
 def to_storable_json(value: object, what: str, max_bytes: int) -> Json:

@@ -143,7 +143,7 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
         case {"signal": name}:
             payload = to_storable_json(about.get("payload"), "payload", MAX_SIGNAL_BYTES)
             is_late = about.get("timed_out", False)
-            signal = Signal(accept_name(name, "name"), name, SystemClock().now(), payload, timed_out=is_late)
+            signal = Signal(accept_name(name, "signal"), name, SystemClock().now(), payload, timed_out=is_late)
             returned = await _call(registration, surroundings, "signal", context, signal)
         case {"outcomes": _}:
             returned = await _call(registration, surroundings, "resume", context, _summary(control))

@@ -156,9 +156,10 @@ def _as_json(adapter: TypeAdapter[Any], value: Any) -> Json:
         has_other_types = True
     try:
         read_json(adapter, plain)
-    except ValidationError as error:
+    except Exception as error:  # a validator may raise anything if it reads JSON
+        problems = error.errors(include_url=False) if isinstance(error, ValidationError) else []
         # A type that writes other fields than it reads is stored as it is. None in place of a value causes no warning.
-        if has_other_types or any(found["input"] is None for found in error.errors(include_url=False)):
+        if any(has_other_types or (it["input"] is None and it["type"] != "extra_forbidden") for it in problems):
             raise
     return plain
 

@@ -173,6 +173,7 @@ class TaskConsumer:
             awaited.cancel()
         unstarted = self.lanes.close()
         for pending in unstarted:  # before the first answer: otherwise the watch may hand them over as well
+            pending.stage = Stage.HANDING_OVER
             self.deliveries.remove(pending)
         await asyncio.gather(*(pending.put_back() for pending in unstarted))
 
@@ -181,7 +182,9 @@ class TaskConsumer:
         await self._handling.finished()
 
     def abandon(self) -> None:
-        """Cancel all work that still waits, such as a claim that waits for the store."""
+        """Cancel all work that still waits, such as a claim that waits for the store. No other work begins."""
+        self._is_closing = True
+        self.lanes.close()
         for task in self._handling.tasks:
             task.cancel()
 

@@ -123,14 +123,14 @@ class BrokerConnection:
         """Close the connection within seconds, whatever the broker does. Never fails."""
         self.lost.set()
         closing = asyncio.create_task(self._connection.close())
-        giving_up = asyncio.create_task(_end_later(closing))
         try:
-            with driver_errors("closing"):
-                await closing  # not in `asyncio.wait`: so each cancellation of the caller reaches it
-        except BrokerError as error:
-            logger.debug("%s", error)
+            await asyncio.wait([closing], timeout=_CLOSE_TIMEOUT_SECONDS)
         finally:
-            giving_up.cancel()
+            # After one cancellation the driver still waits until the broker has read everything, and a silent broker
+            # reads nothing. In a task of its own, because the caller may be cancelled more than once too.
+            await asyncio.shield(asyncio.create_task(end(closing)))
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            logger.debug("closing: %r", error)
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
         self._lose(reason)
@@ -139,13 +139,6 @@ class BrokerConnection:
         if self._on_loss is not None and not self.lost.is_set():
             self._on_loss(reason)
         self.lost.set()
-
-
-async def _end_later(closing: asyncio.Task[None]) -> None:
-    await asyncio.sleep(_CLOSE_TIMEOUT_SECONDS)
-    # After one cancellation the driver still waits until the broker has read everything, and a silent broker reads
-    # nothing. A second cancellation ends this wait.
-    await end(closing)
 
 
 def _is_writing_paused(connection: Connection) -> bool:

@@ -168,10 +168,7 @@ async def keys_of(records: Collection, tasks: Sequence[Document]) -> Sequence[Do
 async def forget_keys(records: Collection, keys: Sequence[Document]) -> None:
     """Delete idempotency keys, except those that were written since they were read."""
     if keys:
-        unchanged = {
-            "revision": {"$in": [key["revision"] for key in keys]},
-            "data.task_id": {"$in": [key["data"]["task_id"] for key in keys]},
-        }
+        unchanged = {"revision": {"$in": [key["revision"] for key in keys]}}
         await records.delete_by_ids([key["_id"] for key in keys], unchanged, (RECORD_FAILPOINT,))
 
 

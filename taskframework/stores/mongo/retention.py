@@ -119,9 +119,11 @@ class Purge:
             undue = {**below, "status": in_status(*statuses), "$nor": [due]}
             if await self._tasks.find(undue, limit=1, fields=("_id",), index=SUBTASKS):
                 return False
-        parents = await self._tasks.find({**below, **_MAY_HAVE_SUBTASKS}, fields=("finished_at",), index=SUBTASKS)
-        for task in parents:
-            if not await self._is_over(task, due):
+        fields = ("finished_at", "generation", "subtasks.round")
+        found = await self._tasks.find({**below, **_MAY_HAVE_SUBTASKS}, fields=fields, index=SUBTASKS)
+        parents = await self._parents(found)  # nearly no task that was only replayed is one
+        for task in found:
+            if task["_id"] in parents and not await self._is_over(task, due):
                 return False
         self._families.add(*family)
         return True

@@ -88,6 +88,16 @@ def test_bytes_that_are_no_text_are_refused(
     assert "is not UTF-8 text" in said
 
 
+def test_a_key_that_is_no_text_is_not_shown(cli: Cli, empty_store: None) -> None:
+    done = cli("tasks", "list", "--api", "http://host", "--key", "tf_secret\udcff")
+    assert (done.code, "secret" in done.err) == (2, False)
+
+
+def test_a_folder_may_have_a_name_that_is_no_text(cli: Cli, folder: Path) -> None:
+    assert cli("init", "\udcff-project").code == 0
+    assert (folder / "\udcff-project" / "application.yml").exists()
+
+
 def test_a_file_may_have_a_name_that_is_no_text(cli: Cli, folder: Path) -> None:
     (folder / "\udcff.json").write_text('"you"')
     (folder / "\udcff.yml").write_text("store: {url: 'sqlite:///other.db'}")

@@ -170,7 +170,7 @@ def test_more_threads_share_a_client_than_httpx_has_connections_by_itself(monkey
             super().do_GET()
 
     monkeypatch.setattr(ThreadingHTTPServer, "request_queue_size", threads)
-    with _served(Api) as url, closing(SyncTaskClient(url, timeout=5)) as client, ThreadPoolExecutor(threads) as pool:
+    with _served(Api) as url, closing(SyncTaskClient(url, timeout=60)) as client, ThreadPoolExecutor(threads) as pool:
         assert len([task.task_id for task in pool.map(client.get, ["t"] * threads)]) == threads
 
 

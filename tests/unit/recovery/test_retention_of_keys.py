@@ -73,6 +73,15 @@ async def test_records_that_only_a_newer_release_can_read_hold_up_no_others(
     assert await retention_of(store).purge(), "it looks at them again"
 
 
+async def test_damaged_records_are_left_as_they_are(store: SqliteStore, clock: FakeClock) -> None:
+    damaged = [Record(f"idempotency/alice/{n}", "idempotency", None, None, clock.now()) for n in "12"]
+    await store.write_records(damaged)
+    before = await store.read_records([record.id for record in damaged])
+    clock.advance(DAY)
+    assert not await retention_of(store).purge(), "it would look at the same records again, without a pause"
+    assert await store.read_records([record.id for record in damaged]) == before
+
+
 @pytest.mark.parametrize("days", [0, 3], ids=["ends at once", "ends late"])
 async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
     store: SqliteStore, clock: FakeClock, days: int

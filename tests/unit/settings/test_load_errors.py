@@ -195,6 +195,11 @@ def test_a_mapping_that_changes_a_key_of_another_gives_no_key_twice(load: Load) 
     assert named["b"] == named["c"] == {"cron": 2, "task_type": "x"}
 
 
+def test_a_mapping_may_begin_with_several_others(load: Load) -> None:
+    text = "schedules:\n  a: &a {cron: 1}\n  b: &b {task_type: x}\n  c: {<<: *a, <<: *b}\n"
+    assert load(text).settings.schedules.named["c"] == {"cron": 1, "task_type": "x"}
+
+
 def test_numbers_are_read_as_people_write_them(load: Load) -> None:
     settings = load(
         "retry: {max_attempts: 7, backoff_factor: 1.5, jitter_factor: 0.05}\nworker: {concurrency: 1_0}"

@@ -421,6 +421,19 @@ async def test_a_delivery_that_went_back_when_the_worker_stopped_is_not_handed_o
     assert (went_back.answers, bench.claims.due) == (["put back"], []), "its message and a second one"
 
 
+async def test_nothing_begins_when_all_work_is_abandoned(bench: Bench) -> None:
+    """A stop that is cancelled ends so, and the heartbeat has ended then."""
+    bench.take("t1")
+    bench.take("t2")
+    await bench.after(1)
+    assert list(bench.work.running) == ["t1"]
+    bench.consumer.abandon()
+    await bench.consumer.finished()
+    bench.take("t3")
+    await bench.after(1)
+    assert list(bench.work.running) == ["t1"]
+
+
 @pytest.mark.parametrize("is_away_at_claim", [True, False])
 async def test_a_task_that_was_possibly_claimed_gives_nothing_back(is_away_at_claim: bool) -> None:
     """The reply to a claim is lost, and asked again it is refused: whether the first was made nobody knows for sure."""

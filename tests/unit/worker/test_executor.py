@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import AfterValidator, BaseModel, SecretStr, computed_field
+from pydantic import AfterValidator, BaseModel, SecretStr, computed_field, field_validator
 
 from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
@@ -283,6 +283,16 @@ class Squared(BaseModel, extra="forbid"):
     def area(self) -> int:
         return self.side**2
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def note(self) -> str | None:
+        return None
+
+    @field_validator("side", mode="before")
+    @classmethod
+    def _reads_no_json(cls, value: int) -> int:
+        return value.numerator  # a text has none
+
 
 async def test_a_result_of_a_type_that_writes_more_than_it_reads_is_stored() -> None:
     class Squares(BackgroundTaskExecutable[Any, Squared]):
@@ -292,7 +302,7 @@ async def test_a_result_of_a_type_that_writes_more_than_it_reads_is_stored() -> 
             raise AssertionError("its code runs")
 
     outcome = outcome_of(TaskRegistry().register(Squares), new_task(), Squared(side=2), None)
-    assert outcome == Succeeded({"side": 2, "area": 4})
+    assert outcome == Succeeded({"side": 2, "area": 4, "note": None})
 
 
 async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(executor: TaskExecutorService) -> None:
