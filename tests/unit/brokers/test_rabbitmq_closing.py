@@ -68,7 +68,7 @@ async def test_a_close_after_a_cancellation_of_the_caller_ends_in_time(
     """Otherwise an exit that a cancellation began would leave out what comes after this."""
     monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_SECONDS", 0.001)
 
-    async def exit_after_cancellation() -> str:
+    async def exit_after_cancellation() -> None:
         try:
             await asyncio.Event().wait()
         finally:
