@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field, PlainSerializer, model_validator
+from pydantic import BaseModel, Field, PlainSerializer, field_serializer, model_validator
 
 from taskframework import BackgroundTaskExecutable, InvalidParametersError, TaskContext
 from taskframework.tasks.registry import TaskRegistry
@@ -97,6 +97,21 @@ class Node(BaseModel):
         return self
 
 
+class Linked(BaseModel):
+    children: list[Linked] = []
+    parent: Linked | None = None
+
+    @model_validator(mode="after")
+    def _link(self) -> Linked:
+        for child in self.children:
+            child.parent = self
+        return self
+
+    @field_serializer("parent")
+    def _is_in_no_json(self, parent: Linked | None) -> None:
+        return None
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
@@ -111,6 +126,7 @@ class Node(BaseModel):
         (Order, Order(owner=User(number=1, name="x")), None),
         (Home, Home(pet=Dog(name="x")), None),
         (Node, Node(children=[Node()]), None),
+        (Linked, Linked(children=[Linked()]), None),
         (Cat | Dog, Cat(name="x"), None),
         (Cat | Marked, Marked(name="x"), None),
         (list[Cat | Dog], [{"name": "x"}], None),

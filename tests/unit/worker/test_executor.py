@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from operator import methodcaller
 from typing import Annotated, Any, cast
@@ -288,10 +288,14 @@ class Squared(BaseModel, extra="forbid"):
     def note(self) -> str | None:
         return None
 
-    @field_validator("side", mode="before")
+
+class Dated(BaseModel):
+    day: date
+
+    @field_validator("day", mode="before")
     @classmethod
-    def _reads_no_json(cls, value: int) -> int:
-        return value.numerator  # a text has none
+    def _reads_no_json(cls, value: date) -> date:
+        return date.fromordinal(value.toordinal())  # the text in the JSON has none
 
 
 async def test_a_result_of_a_type_that_writes_more_than_it_reads_is_stored() -> None:
@@ -303,6 +307,17 @@ async def test_a_result_of_a_type_that_writes_more_than_it_reads_is_stored() -> 
 
     outcome = outcome_of(TaskRegistry().register(Squares), new_task(), Squared(side=2), None)
     assert outcome == Succeeded({"side": 2, "area": 4, "note": None})
+
+
+async def test_a_result_whose_validator_reads_no_json_is_stored() -> None:
+    class Dates(BackgroundTaskExecutable[Any, Dated]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Dated:
+            raise AssertionError("its code runs")
+
+    outcome = outcome_of(TaskRegistry().register(Dates), new_task(), Dated(day=date(2026, 1, 1)), None)
+    assert outcome == Succeeded({"day": "2026-01-01"})
 
 
 async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(executor: TaskExecutorService) -> None:
