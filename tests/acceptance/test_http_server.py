@@ -130,7 +130,7 @@ async def test_the_server_logs_ready_once_with_its_address(tmp_path: Path, caplo
         [ready] = [record for record in caplog.records if record.getMessage() == "ready"]
         found = vars(ready)
         assert (found["role"], found["host"]) == ("api", "127.0.0.1")
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             assert (await client.get(f"http://127.0.0.1:{found['port']}/healthz")).status_code == 200
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
@@ -162,7 +162,7 @@ async def test_with_a_key_everybody_may_reach_the_port(tmp_path: Path) -> None:
         _, key = await framework.services.keys.create("ada", [Role.READER], by="test")
     async with framework.running(worker=False), serving(framework) as server:
         address = f"http://127.0.0.1:{server.address[1]}{TASKS}"
-        async with httpx.AsyncClient(trust_env=False, headers={"Host": "tasks.example.org"}) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60, headers={"Host": "tasks.example.org"}) as client:
             assert (await client.get(address)).status_code == 401
             assert (await client.get(address, headers={"Authorization": f"Bearer {key}"})).status_code == 200
 
@@ -172,7 +172,7 @@ async def test_without_a_key_other_hosts_are_refused(tmp_path: Path) -> None:
     async with (
         framework.running(worker=False),
         serving(framework) as server,
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
     ):
         for host, status in ((None, 200), ("tasks.example.org", 200), ("evil.example", 403)):
             answer = await client.get(f"{server.url}{TASKS}", headers={} if host is None else {"Host": host})
@@ -184,7 +184,7 @@ async def test_a_worker_serves_its_health(tmp_path: Path) -> None:
     async with (
         framework.running(worker=True),
         serving_health(create_health_app(framework), framework.settings.worker) as server,
-        httpx.AsyncClient(base_url=server.url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client,
     ):
         assert (await client.get("/readyz")).json()["status"] == "ready"
         assert (await client.get(TASKS)).status_code == 404
@@ -197,7 +197,7 @@ async def test_the_log_says_what_is_served_where(tmp_path: Path, caplog: pytest.
         framework.running(worker=True),
         serving(framework),
         serving_health(create_health_app(framework), framework.settings.worker),
-        httpx.AsyncClient(trust_env=False) as client,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
     ):
         records = [record for record in caplog.records if record.name == serving.__module__]
         for record in records:
