@@ -185,8 +185,9 @@ class SubtaskReporter:
         """Count the sub-tasks of a parent that waits for them or has ended before them, and write the count."""
         report.missing = None
         for tries in range(_MAX_COUNT_TRIES):
-            # Later tries wait longer: each retry of a sub-task refuses the counts under way, and many may be retried.
-            await asyncio.sleep(tries * _PAUSE_PER_TRY_SECONDS)
+            if tries:
+                # Longer each time: a retry of a sub-task refuses the counts under way, and many may be retried.
+                await asyncio.sleep(tries * _PAUSE_PER_TRY_SECONDS)
             parent = await self._store.get(parent_id, EVERYONE)
             if parent is None or parent.subtasks is None or not _is_to_count(parent.status, parent.subtasks):
                 return

@@ -23,6 +23,7 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.refusals import was_refused
 
@@ -42,9 +43,10 @@ class TaskInserts(Protocol):
 class IdempotentInserts:
     """Stores tasks; of the tasks of one user with the same key it stores only the first."""
 
-    def __init__(self, store: TaskStore, kept: timedelta, inserts: TaskInserts | None = None) -> None:
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta, inserts: TaskInserts | None = None) -> None:
         """Prepare to store. A key is kept for `kept` after the end of its task. Without `inserts` the store inserts."""
         self._store = store
+        self._moves = moves
         self._inserts = inserts or store
         self._kept = kept
 
@@ -57,14 +59,17 @@ class IdempotentInserts:
         """
         if all(task.idempotency_key is None for task in tasks):
             return await self._inserts.insert(tasks)
-        keys, found = await self._read_or_write_keys(tasks)
+        keys = await self._read_or_write_keys(tasks)
         identified = [_with_key_id(task, keys) for task in tasks]
         wanted: dict[str, Task] = {}
         for task in identified:
             if isinstance(task, Task):
                 wanted.setdefault(task.task_id, task)
         stored = dict(zip(wanted, await self._inserts.insert(list(wanted.values())), strict=True))
-        await self._correct_records([key for key in keys.values() if isinstance(key, Record)], stored)
+        records = [key for key in keys.values() if isinstance(key, Record)]
+        await self._correct_records(records, stored)
+        written = {task.task_id for task in tasks}
+        found = [record for record in records if IDEMPOTENCY.content(record).task_id not in written]
         await self._write_found_again(found, wanted, stored)
         return [
             _reply(task, stored[task.task_id], is_first=wanted[task.task_id] is task)
@@ -73,36 +78,30 @@ class IdempotentInserts:
             for task in identified
         ]
 
-    async def _read_or_write_keys(
-        self, tasks: Iterable[Task]
-    ) -> tuple[Mapping[str, Record | StoreError], Sequence[Record]]:
-        """Return the records of the keys of these tasks, by id, and those of them that existed already; a new record
-        names the first task with its key.
-        """
+    async def _read_or_write_keys(self, tasks: Iterable[Task]) -> Mapping[str, Record | StoreError]:
+        """Return the records of the keys of these tasks, by id; a new record names the first task with its key."""
         new: dict[str, Record] = {}
         for task in tasks:
             if task.idempotency_key is not None:
                 record = key_record(task, self._kept)
                 new.setdefault(record.id, record)
         try:
-            keys, found = await self._find_or_write(new)
+            keys = await self._find_or_write(new)
         except StoreError as error:
-            return dict.fromkeys(new, error), ()
+            return dict.fromkeys(new, error)
         await failpoint.reached("submit.after_key")
-        return keys, found
+        return keys
 
-    async def _find_or_write(self, new: Mapping[str, Record]) -> tuple[Mapping[str, Record], Sequence[Record]]:
+    async def _find_or_write(self, new: Mapping[str, Record]) -> Mapping[str, Record]:
         keys: dict[str, Record] = {}
-        found: dict[str, Record] = {}
         for _ in range(_MAX_ROUNDS):
             missing = [record for record in new.values() if record.id not in keys]
             written = await self._store.write_records(missing)
             keys |= {record.id: record for record in written if record is not None}
             if len(keys) < len(new):
-                found |= await self._store.read_records(new.keys() - keys.keys())
-                keys |= found
+                keys |= await self._store.read_records(new.keys() - keys.keys())
             if len(keys) == len(new):
-                return keys, tuple(found.values())
+                return keys
         raise StoreUnavailableError("The idempotency key was deleted by another process at the same time.")
 
     async def _correct_records(self, keys: Iterable[Record], stored: Mapping[str, Inserted | Exception]) -> None:
@@ -154,10 +153,10 @@ class IdempotentInserts:
     async def _take_key(self, task: Task, stored: Inserted | Exception) -> Inserted | Exception:
         """Write the deleted record of a stored task again. If another request was faster, its task counts."""
         new = key_record(task, self._kept)
-        keys, _ = await self._find_or_write({new.id: new})
+        keys = await self._find_or_write({new.id: new})
         if IDEMPOTENCY.content(keys[new.id]).task_id == task.task_id:
             return stored
-        await self._store.apply(Cancel(task.task_id, EVERYONE, _BY_OTHER_REQUEST, _OTHER_REQUEST_REASON))
+        await self._moves.make(Cancel(task.task_id, EVERYONE, _BY_OTHER_REQUEST, _OTHER_REQUEST_REASON))
         [reply] = await self.insert([task])
         return reply
 

@@ -11,6 +11,7 @@ from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
 from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL
 from taskframework.model.task import initial_fields, new_task_id
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accept_name, accept_times
@@ -42,6 +43,7 @@ class NewTasks:
     def __init__(
         self,
         store: TaskStore,
+        moves: TaskMoves,
         types: TaskTypes,
         *,
         max_attempts: int,
@@ -54,6 +56,7 @@ class NewTasks:
 
         Args:
             store: where the tasks are stored.
+            moves: cancels a task whose idempotency key another request took at the same time.
             types: the task types that are known.
             max_attempts: for task types without this option.
             dispatch_after: how long after its submission the sweeper dispatches a task that no other process has
@@ -65,7 +68,7 @@ class NewTasks:
         self.store = store
         self.types = types
         self.dispatch_after = dispatch_after
-        self.inserts = IdempotentInserts(store, keys_kept, inserts)
+        self.inserts = IdempotentInserts(store, moves, keys_kept, inserts)
         self._max_attempts = max_attempts
         self._keys_kept = keys_kept
         self._kept = kept

@@ -102,13 +102,13 @@ def build_store_services(
     bus, buckets = EventBus(), build_buckets(settings, store, clock)
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
-    types = TaskTypes(registry, store)
-    retention = record_kept_for(settings.retention.finished)
+    types, retention = TaskTypes(registry, store), record_kept_for(settings.retention.finished)
     turns, gaps = StreamTurns(store, moves, dispatch_after, retention), StreamGaps(store, moves, retention)
     looks = StreamLooks(turns)
     inserts = StreamInserts(store, looks, gaps, retention)
     new_tasks = NewTasks(
         store,
+        moves,
         types,
         max_attempts=settings.retry.max_attempts,
         dispatch_after=dispatch_after,

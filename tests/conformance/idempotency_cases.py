@@ -28,13 +28,14 @@ from taskframework.testing.conformance.store_suite import (
     read_task,
 )
 from taskframework.testing.factories import new_task
+from tests.support.submission import keyed_inserts
 
 
 class IdempotencyCases(StoreSuite):
     """What `IdempotentInserts` promises: one task for each key of a user, on any store."""
 
     def inserts(self, store: TaskStore) -> IdempotentInserts:
-        return IdempotentInserts(store, HOUR)
+        return keyed_inserts(store, HOUR)
 
     async def test_the_same_key_of_the_same_user_is_the_same_task(self, store: TaskStore) -> None:
         first = await insert_one(self.inserts(store), _keyed(store, parameters={"n": 1}))
@@ -100,7 +101,7 @@ class IdempotencyCases(StoreSuite):
         assert (await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))).is_new
 
     async def test_a_refused_request_leaves_its_key_free_for_another(self, store: TaskStore) -> None:
-        refused = IdempotentInserts(store, HOUR, _Refusing())
+        refused = keyed_inserts(store, HOUR, _Refusing())
         with pytest.raises(StreamModeError):
             await insert_one(refused, _keyed(store))
         corrected = await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))
@@ -115,7 +116,7 @@ class IdempotencyCases(StoreSuite):
 
         stored: list[Inserted] = []
         with pytest.raises(StreamModeError):
-            await insert_one(IdempotentInserts(store, HOUR, _Refusing(store_another)), _keyed(store))
+            await insert_one(keyed_inserts(store, HOUR, _Refusing(store_another)), _keyed(store))
         again = await insert_one(self.inserts(store), _keyed(store))
         assert (again.task.task_id, again.is_new) == (stored[0].task.task_id, False)
         with pytest.raises(IdempotencyConflictError):
@@ -125,7 +126,7 @@ class IdempotencyCases(StoreSuite):
         self, store: TaskStore
     ) -> None:
         deleted = await self._put_over(store)
-        inserts = IdempotentInserts(store, HOUR, _InsertingLater(store, partial(_purge_one, store)))
+        inserts = keyed_inserts(store, HOUR, _InsertingLater(store, partial(_purge_one, store)))
         again = await insert_one(inserts, _keyed(store))
         assert (again.task.task_id, again.is_new) == (deleted.task_id, True)
         repeated = await insert_one(self.inserts(store), _keyed(store))
@@ -140,9 +141,7 @@ class IdempotencyCases(StoreSuite):
 
         others: list[Inserted] = []
         deleted = await self._put_over(store)
-        late = await insert_one(
-            IdempotentInserts(store, HOUR, _InsertingLater(store, delete_and_submit)), _keyed(store)
-        )
+        late = await insert_one(keyed_inserts(store, HOUR, _InsertingLater(store, delete_and_submit)), _keyed(store))
         assert (late.task.task_id, late.is_new) == (others[0].task.task_id, False)
         assert (await read_task(store, deleted.task_id)).status is TaskStatus.CANCELLED
         assert (await read_task(store, late.task.task_id)).status is TaskStatus.QUEUED
@@ -177,7 +176,7 @@ class IdempotencyCases(StoreSuite):
     async def test_a_record_that_names_another_task_than_the_store_knows_is_corrected(self, store: TaskStore) -> None:
         """Nothing of this release does that; a store that an earlier one writes to may answer with another task."""
         there = (await insert_one(self.inserts(store), _keyed(store, key="there"))).task
-        inserts = IdempotentInserts(_Knowing(store, there), HOUR)
+        inserts = keyed_inserts(_Knowing(store, there), HOUR)
         reply = await insert_one(inserts, _keyed(store))
         assert (reply.task.task_id, reply.is_new) == (there.task_id, False)
         assert (await insert_one(self.inserts(store), _keyed(store))).task.task_id == there.task_id

@@ -19,13 +19,13 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.client import Collection, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.conformance.store import StoreConformance
 from taskframework.testing.conformance.store_suite import insert_one, put_final, read_task
 from taskframework.testing.factories import new_task
 from tests.conformance.idempotency_cases import IdempotencyCases
 from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
+from tests.support.submission import keyed_inserts
 
 Client = MongoClient[dict[str, Any]]
 
@@ -86,7 +86,7 @@ class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
     async def test_a_submission_between_the_deletions_of_a_task_and_of_its_key_keeps_the_key(
         self, store: TaskStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        inserts, ended = IdempotentInserts(store, timedelta(days=1)), store.now() - timedelta(days=2)
+        inserts, ended = keyed_inserts(store, timedelta(days=1)), store.now() - timedelta(days=2)
         fields: dict[str, Any] = {"idempotency_key": "k", "created_at": ended, "finished_at": ended, "publish_at": None}
         task = await put_final(store, TaskStatus.COMPLETED, **fields)
         await store.write_records([key_record(task, timedelta(days=1))])

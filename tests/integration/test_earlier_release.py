@@ -17,12 +17,12 @@ from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.task import Task
 from taskframework.stores.mongo import earlier_release
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from tests.support.earlier_release import INDEX, EarlierRelease
+from tests.support.submission import keyed_inserts
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 
@@ -60,7 +60,7 @@ async def store(old: EarlierRelease, mongo_url: str) -> AsyncIterator[MongoStore
 
 async def submitted(store: MongoStore, key: str, **values: Any) -> Task:
     given = {"user_id": "alice", "idempotency_key": key, "parameters_hash": "hash"} | values
-    return (await insert_one(IdempotentInserts(store, DAY), new_task(now=store.now(), **given))).task
+    return (await insert_one(keyed_inserts(store, DAY), new_task(now=store.now(), **given))).task
 
 
 async def look(store: MongoStore) -> None:

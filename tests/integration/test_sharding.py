@@ -20,10 +20,10 @@ from taskframework.model.task import new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, RecordStep, Release, ReportProgress
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.conformance.store_suite import insert_one, make_error
 from taskframework.testing.factories import new_task
 from tests.support.driver_commands import DriverCommands, recorded_commands
+from tests.support.submission import keyed_inserts
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 #: Where a command has the filters that say which documents it is about.
@@ -64,7 +64,7 @@ def file(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 async def live(store: MongoStore, together: int) -> None:
     """Everything that happens to a task often, so many tasks at a time."""
     past = store.now() - MINUTE
-    inserts = IdempotentInserts(store, HOUR)
+    inserts = keyed_inserts(store, HOUR)
     plain = [new_task(now=past, idempotency_key=f"key-{n}" if n % 2 else None) for n in range(together)]
     await asyncio.gather(*(insert_one(inserts, task) for task in plain))
     many = [new_task(now=past, idempotency_key=f"many-{n}") for n in range(together)]

@@ -9,6 +9,7 @@ from taskframework.model.options import KeptFor
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.debounce import DebouncedInserts
+from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
@@ -27,8 +28,10 @@ def submission_into(
     kept: KeptFor = KEEP_FOREVER,
 ) -> TaskSubmissionService:
     """A submission service that stores tasks of these types."""
+    moves = TaskMoves(store, bus)
     new_tasks = NewTasks(
         store,
+        moves,
         types,
         max_attempts=max_attempts,
         dispatch_after=dispatch_after,
@@ -36,7 +39,11 @@ def submission_into(
         kept=kept,
         inserts=store,
     )
-    moves = TaskMoves(store, bus)
     return TaskSubmissionService(
         bus, new_tasks, VersionedInserts(store, moves, keys_kept), DebouncedInserts(store, moves, keys_kept)
     )
+
+
+def keyed_inserts(store: TaskStore, kept: timedelta, inserts: TaskInserts | None = None) -> IdempotentInserts:
+    """Stores tasks with idempotency keys."""
+    return IdempotentInserts(store, TaskMoves(store, EventBus()), kept, inserts)

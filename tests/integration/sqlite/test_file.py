@@ -28,10 +28,10 @@ from taskframework.model.task import Task, new_task_id
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import ExecutionLock, SqliteStore, connection, migrate
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row
-from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
 from taskframework.testing.conformance.store_suite import HOUR, claim_task, insert_one, make_move, put, read_task
 from taskframework.testing.factories import new_task
+from tests.support.submission import keyed_inserts
 
 #: Read here, where no event loop waits for the disk.
 SCRIPTS = migrate.migrations()
@@ -233,7 +233,7 @@ async def test_keys_and_declarations_of_the_release_before_records_are_known(pat
     await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:2], [*tasks, new_task()], declared)
     async with opened(path) as store:
         for task in tasks:
-            again = await insert_one(IdempotentInserts(store, HOUR), task.evolve(task_id=new_task_id()))
+            again = await insert_one(keyed_inserts(store, HOUR), task.evolve(task_id=new_task_id()))
             assert (again.is_new, again.task.task_id) == (False, task.task_id)
         assert len(await store.list_records("idempotency", limit=9)) == len(tasks)
         assert {record.expires_at is None for record in await store.list_records("idempotency", limit=9)} == {False}

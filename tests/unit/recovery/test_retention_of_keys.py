@@ -17,7 +17,6 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
@@ -25,7 +24,7 @@ from taskframework.tasks.retention import retention_from_times
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
-from tests.support.submission import submission_into
+from tests.support.submission import keyed_inserts, submission_into
 
 DAY = timedelta(days=1)
 BATCH = 2
@@ -45,7 +44,7 @@ def retention_of(store: SqliteStore, **kept: timedelta | None) -> RetentionRepai
 async def keyed(store: SqliteStore, clock: FakeClock, kept: timedelta, **values: Any) -> Task:
     """Submit a task with a key."""
     task = new_task(now=clock.now(), idempotency_key="key", parameters_hash="hash", **values)
-    return (await insert_one(IdempotentInserts(store, kept), task)).task
+    return (await insert_one(keyed_inserts(store, kept), task)).task
 
 
 async def knows_the_key(store: SqliteStore) -> bool:
