@@ -174,7 +174,6 @@ class TaskConsumer:
         unstarted = self.lanes.close()
         for pending in unstarted:  # before the first answer: otherwise the watch may hand them over as well
             pending.stage = Stage.HANDING_OVER
-            self.deliveries.remove(pending)
         await asyncio.gather(*(pending.put_back() for pending in unstarted))
 
     async def finished(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 from taskframework import failpoint
 from taskframework.errors import IdempotencyConflictError, ValueNotStorableError
 from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey
+from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
@@ -121,6 +122,17 @@ class IdempotencyCases(StoreSuite):
         assert (again.task.task_id, again.is_new) == (stored[0].task.task_id, False)
         with pytest.raises(IdempotencyConflictError):
             await insert_one(self.inserts(store), _keyed(store, parameters_hash="other"))
+
+    async def test_a_new_key_is_written_once(self, store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def counted(records: Sequence[Record]) -> Sequence[Record | None]:
+            written.append(len(records))
+            return await write(records)
+
+        written: list[int] = []
+        write = store.write_records
+        monkeypatch.setattr(store, "write_records", counted)
+        await insert_one(self.inserts(store), _keyed(store))
+        assert written == [1]
 
     async def test_a_key_whose_task_is_deleted_before_the_insert_stands_for_the_new_task(
         self, store: TaskStore

@@ -413,6 +413,7 @@ async def test_a_renewal_that_loses_a_cancellation_does_not_keep_the_heartbeat_a
     ending = asyncio.create_task(background.end(run))
     await eventually(ending.done)
     assert run.cancelled()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "a loop runs on without the others"
 
 
 async def test_a_second_request_to_stop_does_not_tear_the_clean_up(
