@@ -33,6 +33,7 @@ from taskframework.model.replays import (
     was_done_before,
 )
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.operations.dead_letters import MAX_READ_MESSAGES
 from taskframework.operations.replays import ReplayOperations, scope_of
@@ -145,12 +146,17 @@ class ReplayCarrier:
             if task is None:
                 return await self._discard_message(replay, name)
             if was_done_before(replay, task):
+                # That process may have died before the parents of the task knew.
+                if task.status is TaskStatus.QUEUED:
+                    await self._tasks.count_again(task, EVERYONE, by=replay.by, reopen=replay.reopen)
                 return {name: None}
             if replay.status is not BulkActionStatus.RUNNING or not can_be_done(replay, task):
                 return {}
             return await self._do_action(replay, task)
         except StoreUnavailableError:
             raise
+        except ParentFinishedError as error:  # maybe only after this action had replayed the task
+            return {name: Refused(name, error.message)}
         except TaskframeworkError as error:
             return {name: Refused(name, error.message, is_failure=True)}
 
@@ -164,8 +170,8 @@ class ReplayCarrier:
         name = task.task_id
         try:
             await self._change(replay, task)
-        except ParentFinishedError as error:  # maybe only after this call had replayed the task
-            return {name: Refused(name, error.message)}
+        except ParentFinishedError:
+            raise
         except (TransitionRefusedError, TaskNotFoundError) as error:
             present = await self._store.get(name, EVERYONE)
             if present is None or present.revision != task.revision:  # another caller was faster

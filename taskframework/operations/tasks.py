@@ -23,7 +23,7 @@ from taskframework.model.query import CursorInvalidError, Page, RoundOfSubtasks,
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command, is_serial
-from taskframework.model.task import ParentLink, Task, new_claim_id
+from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal, went_on_without
@@ -145,9 +145,24 @@ class TaskOperations:
         replayed = await self._moves.make(replay)
         if replayed is None:
             raise not_retried_error(await self.get(task_id, scope))
-        if replayed.parent is not None:
-            await self._count_again(replayed, replayed.parent, scope, by, reopen=reopen)
+        await self.count_again(replayed, scope, by=by, reopen=reopen)
         return replayed
+
+    async def count_again(self, subtask: Task, scope: Scope, *, by: str, reopen: bool) -> None:
+        """Let the parents of a sub-task that was replayed count it again. A count that began before may end them, or
+        may have ended them already.
+
+        Raises:
+            ParentFinishedError: if its parent has ended and is not to be reopened; then the parent cancels it.
+        """
+        if (link := subtask.parent) is None:
+            return
+        await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(subtask, scope)))
+        if reopen:
+            await self._reopen_parents(subtask, scope, by)
+        elif finished := await self._finished_parents(subtask, scope):
+            await self._store.mark(CascadeAgain(link.task_id, link.generation, link.round))
+            raise ParentFinishedError(subtask.task_id, link.task_id, finished[0].status)
 
     async def _retry_now(self, task: Task, request: RetryNow) -> Task:
         if (due := await self._moves.make(request)) is not None:
@@ -302,17 +317,6 @@ class TaskOperations:
     async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
         """Return the ended parents above a sub-task, up to the first parent that has not ended."""
         return list(takewhile(lambda parent: parent.status.is_final, await self._parents(task, scope)))
-
-    async def _count_again(self, subtask: Task, link: ParentLink, scope: Scope, by: str, *, reopen: bool) -> None:
-        """Let the parents count a sub-task that was just replayed. A count that began before may end them, or may have
-        ended them already.
-        """
-        await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(subtask, scope)))
-        if reopen:
-            await self._reopen_parents(subtask, scope, by)
-        elif finished := await self._finished_parents(subtask, scope):
-            await self._store.mark(CascadeAgain(link.task_id, link.generation, link.round))
-            raise ParentFinishedError(subtask.task_id, link.task_id, finished[0].status)
 
     async def _reopen_parents(self, task: Task, scope: Scope, by: str) -> None:
         """Let the ended parents above a sub-task wait again; the highest first, so that none ends early."""

@@ -13,7 +13,7 @@ from taskframework.bus import EventBus
 from taskframework.model.limits import limit_ids
 from taskframework.model.replays import REPLAY, Action, ActionFilter, BulkAction, BulkActionStatus
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import LimitWait, ParentLink, Task, new_task_id
+from taskframework.model.task import LimitWait, ParentLink, Subtasks, Task, new_task_id
 from taskframework.model.transitions import Fail
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
@@ -54,6 +54,16 @@ async def _planted(store: TaskStore, number: int) -> tuple[list[Task], BulkActio
     return tasks, await Process(store).replays.begin(Action.REPLAY, where, by="ada")
 
 
+async def _die(*_: object, **__: object) -> None:
+    raise RuntimeError("this process died")
+
+
+async def _serial(store: TaskStore, parent: Task) -> int:
+    subtasks = (await read_task(store, parent.task_id)).subtasks
+    assert subtasks is not None
+    return subtasks.report_serial
+
+
 async def _let_lease_end(store: TaskStore, replay: BulkAction) -> None:
     """What a process had in hand may be taken over."""
 
@@ -92,6 +102,26 @@ class ReplayCases(StoreSuite):
         assert {task.generation for task in found} == {1}
         replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
         assert len(replays) == 30
+
+    async def test_parents_count_a_sub_task_again_whose_replayer_died_before_they_knew(
+        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        awaited = Subtasks(2, None, policy="allow_failures")
+        parent = await put(store, status=TaskStatus.WAITING, subtasks=awaited, next_dispatch_at=None)
+        link = ParentLink(parent.task_id, 0, 0, 1)
+        subtask = await put_final(store, TaskStatus.FAILED, error=make_error(), parent=link)
+        where = ActionFilter(fingerprint=make_error().fingerprint)
+        replay = await Process(store).replays.begin(Action.REPLAY, where, by="ada")
+        with monkeypatch.context() as patched:
+            patched.setattr(TaskOperations, "count_again", _die)
+            await Process(store).carrier.run_once()
+        assert (await read_task(store, subtask.task_id)).status is TaskStatus.QUEUED
+        began = await _serial(store, parent)
+
+        await _let_lease_end(store, replay)
+        after = await Process(store).carry(replay)
+        assert (after.status, after.done) == (BulkActionStatus.DONE, 1)
+        assert await _serial(store, parent) == began + 1, "a count that began before is refused"
 
     async def test_only_the_chosen_sub_tasks_of_a_task_are_cancelled(self, store: TaskStore) -> None:
         parent, process = new_task_id(), Process(store)
