@@ -51,8 +51,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.model.status import TaskStatus as TaskStatus
     from taskframework.model.stream_results import StreamResult as StreamResult
     from taskframework.model.subtasks import at_least as at_least
-    from taskframework.model.task import Signal as Signal
     from taskframework.model.task import Task as Task
+    from taskframework.model.task_fields import Signal as Signal
     from taskframework.operations.batch_handle import BatchHandle as BatchHandle
     from taskframework.operations.batches import BatchNotRetriedError as BatchNotRetriedError
     from taskframework.operations.handle import TaskHandle as TaskHandle

@@ -12,7 +12,8 @@ from taskframework.errors import TaskUnreadableError
 from taskframework.leaving_out import leave_out
 from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskEvent, event_of_move
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.transitions import Move
 from taskframework.stores.base import TaskStore
 

@@ -21,8 +21,9 @@ from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import TaskHandle
 from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
+from taskframework.submission.acceptance import accept_id
 from taskframework.submission.batches import BatchRequest, in_parts
-from taskframework.submission.options import BatchOptions, SubmissionOptions, accept_id
+from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import SubmitRequest, check_several
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from taskframework.aggregation.parent_work import ParentWork
 from taskframework.model.events import TaskEvent
+from taskframework.model.signals import Wake, has_its_signal
 from taskframework.model.task import Task
-from taskframework.model.waiting import Wake, has_its_signal
 from taskframework.moves import TaskMoves
 
 

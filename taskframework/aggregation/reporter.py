@@ -25,7 +25,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.sequences import Sequences, identity_of
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict, count_deleted
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.waiting import CountSubtasks, is_reopened
 from taskframework.model.wording import error_line, pluralize
 from taskframework.moves import TaskMoves

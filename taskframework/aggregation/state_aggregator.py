@@ -6,11 +6,12 @@ from datetime import timedelta
 from functools import partial
 
 from taskframework import failpoint
+from taskframework.model.attempts import Complete, Fail, Release
 from taskframework.model.events import AttemptFinished, Settlement, Stale, end_of_attempt
 from taskframework.model.outcome import Failed, Released, Succeeded, Waits
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Complete, Fail, Move, Release
+from taskframework.model.transitions import Move
 from taskframework.model.waiting import Wait
 from taskframework.moves import NotMade, TaskMoves
 

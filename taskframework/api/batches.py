@@ -60,8 +60,8 @@ from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import Json
 from taskframework.operations.keys import REMEMBERED_SECONDS
+from taskframework.submission.acceptance import batch_option_schemas
 from taskframework.submission.batches import BatchRequest, BatchSubmission
-from taskframework.submission.options import batch_option_schemas
 from taskframework.telemetry import log_context
 
 router = new_router(PREFIX, "batches")

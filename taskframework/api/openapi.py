@@ -21,7 +21,7 @@ from taskframework.api.views import (
     ResyncView,
     StreamedEvent,
 )
-from taskframework.submission.options import option_schemas
+from taskframework.submission.acceptance import option_schemas
 
 _MODELS: tuple[type, ...] = (
     *BODIES,

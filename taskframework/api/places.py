@@ -24,7 +24,7 @@ import orjson
 
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, subtask_id
-from taskframework.model.task import ParentLink
+from taskframework.model.task_fields import ParentLink
 
 #: The most characters of a place as text, and the most bytes of its content. Real places have a tenth of that.
 _MAX_TEXT_CHARACTERS = 16_000

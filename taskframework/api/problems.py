@@ -45,13 +45,8 @@ from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems
 from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.mending import AlreadyRepairedError
 from taskframework.operations.tasks import SignalConflictError
-from taskframework.submission.options import describe_option
-from taskframework.submission.refusals import (
-    BatchClosedError,
-    BatchConflictError,
-    BatchItemError,
-    VersionConflictError,
-)
+from taskframework.submission.acceptance import describe_option
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError, VersionConflictError
 from taskframework.tasks.names_elsewhere import names_meant
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from taskframework.errors import StoreError
 from taskframework.events.external import PREFIX, ExternalEvent
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.view import public_view
 from taskframework.stores.base import TaskStore
 

@@ -31,7 +31,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.wording import pluralize
 from taskframework.runtime import TaskFramework
-from taskframework.submission.options import BatchOptions, batch_option_schemas
+from taskframework.submission.acceptance import batch_option_schemas
+from taskframework.submission.options import BatchOptions
 
 app = typer.Typer(no_args_is_help=True, help="Batches: submit many items as one, show, follow, cancel, retry.")
 

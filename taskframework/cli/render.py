@@ -15,7 +15,8 @@ from taskframework.cli.output import ago, as_json_text, facts, note, out, print_
 from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
-from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry, Subtasks, TaskError
 from taskframework.model.wording import duration_text, pluralize
 from taskframework.operations.explain import Explanation
 from taskframework.operations.letter_views import DeadLetter

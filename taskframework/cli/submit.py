@@ -35,7 +35,8 @@ from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
-from taskframework.submission.options import SubmissionOptions, option_schemas
+from taskframework.submission.acceptance import option_schemas
+from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import NamingStore
 from taskframework.wiring.adapters import build_store

@@ -20,14 +20,9 @@ from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE_STATUSES, error_of_response, says_cancelled, says_gone
 from taskframework.client.transport import TOO_MANY_CALLS, Body, HttpTransport, StreamedBody
 from taskframework.clock import in_seconds
-from taskframework.errors import (
-    ApiError,
-    ApiUnavailableError,
-    ConfigurationError,
-    ValueNotStorableError,
-)
+from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
 from taskframework.events.requests import authorization
-from taskframework.submission.options import accept_options
+from taskframework.submission.acceptance import accept_options
 from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_sets
 from taskframework.tls_hints import certificate_hints
 from taskframework.urls import redacted

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from taskframework.client.answers import RemoteBatch, RemoteTask, id_of
 from taskframework.errors import InvalidRequestError, TaskNotFoundError
-from taskframework.submission.options import accept_name
+from taskframework.submission.acceptance import accept_name
 
 
 def resource_path(folder: str, name: str | RemoteTask[Any] | RemoteBatch[Any], *, what: str = "task") -> str:

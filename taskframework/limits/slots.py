@@ -26,7 +26,8 @@ from taskframework.model.slots import (
     Slots,
     rank_of,
 )
-from taskframework.model.task import HeldSlot, new_claim_id
+from taskframework.model.task import new_claim_id
+from taskframework.model.task_fields import HeldSlot
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.stores.reading import read_all_records, read_record
 

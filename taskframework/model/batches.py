@@ -15,14 +15,9 @@ from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES
-from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, record_to_document
-from taskframework.model.transitions import (
-    UngroupedWrite,
-    framework_error,
-    with_error,
-    with_event,
-    with_final_status,
-)
+from taskframework.model.task import Task, record_to_document
+from taskframework.model.task_fields import Batch, CancelRequest, Subtasks
+from taskframework.model.transitions import UngroupedWrite, framework_error, with_error, with_event, with_final_status
 
 #: `cancel.by` of a batch whose upload was not finished.
 BY_UPLOAD = "upload"

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskframework.model.attempts import RecordStep, ReportProgress
 from taskframework.model.interventions import Postpone
 from taskframework.model.outcome import Outcome
+from taskframework.model.signals import Wake
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import MovePosition
-from taskframework.model.task import HistoryEntry, Task
-from taskframework.model.transitions import Fence, Move, RecordStep, ReportProgress
-from taskframework.model.waiting import CountSubtasks, Wake
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
+from taskframework.model.transitions import Fence, Move
+from taskframework.model.waiting import CountSubtasks
 
 
 @dataclass(frozen=True, slots=True)

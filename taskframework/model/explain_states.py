@@ -10,7 +10,8 @@ from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.message import rfc3339
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command
-from taskframework.model.task import Lease, SignalWait, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease, SignalWait, Subtasks
 from taskframework.model.values import shell_quoted
 from taskframework.model.view import error_view, format_time, subtasks_view
 from taskframework.model.wording import error_line, one_line, pluralize

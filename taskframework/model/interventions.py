@@ -11,7 +11,8 @@ from taskframework.model.options import start_by
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import blocked_if_serial, skipped_in_stream
-from taskframework.model.task import CancelRequest, Discarded, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, Discarded, TaskError
 from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_PASSED,

@@ -10,7 +10,8 @@ from taskframework.model.rate_limits import RATE
 from taskframework.model.records import parts_of
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import CLAIMABLE
-from taskframework.model.task import HeldSlot, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HeldSlot
 from taskframework.model.values import fingerprint
 from taskframework.model.wording import pluralize
 

@@ -12,7 +12,8 @@ from typing import ClassVar, Protocol
 from taskframework.model.drivers import DISPATCH, START, Driver
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import LimitWait, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import LimitWait
 from taskframework.model.transitions import Fence, Group, UngroupedWrite
 
 #: The delay between two messages doubles at most this often, so that the number stays small enough to compute with.

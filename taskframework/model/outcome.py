@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from taskframework import frames
 from taskframework.errors import NonRetryableError, RetryableError, TaskframeworkError
-from taskframework.model.task import Subtasks, TaskError
+from taskframework.model.task_fields import Subtasks, TaskError
 from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE_CHARACTERS = 2_000

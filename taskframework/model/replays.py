@@ -18,7 +18,8 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordKind
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.task import CancelRequest, Discarded, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, Discarded
 from taskframework.model.view import format_time
 
 #: How long other processes leave an action alone after one process has taken tasks of it in hand.

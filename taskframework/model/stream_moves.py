@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+from taskframework.model.attempts import Claim
 from taskframework.model.options import StreamPlace, start_by
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Group, UngroupedWrite, claimable_at, with_event
+from taskframework.model.transitions import Group, UngroupedWrite, claimable_at, with_event
 
 #: How long after a check a BLOCKED task is checked again. If a process dies before it passes the turn on, a relay does
 #: so within seconds: neither the submission of a task nor the end of the task before it is marked as published until a

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Self
 
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import DEAD, SUCCEEDED, TaskStatus
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Subtasks, Task, initial_fields, record_from_document
+from taskframework.model.task import FAMILY_VERSION, Task, initial_fields, record_from_document
+from taskframework.model.task_fields import ParentLink, Subtasks
 from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from taskframework.model.message import rfc3339
-from taskframework.model.task import HistoryEntry, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry, TaskError
 
 
 def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:

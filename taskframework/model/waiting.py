@@ -1,4 +1,4 @@
-"""The moves into WAITING and out of it: wait, count the sub-tasks, send a signal, wake."""
+"""The moves into WAITING and out of it: wait, count the sub-tasks, reopen."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from taskframework.model import drivers
+from taskframework.model.attempts import AttemptEnd, ended_by_cancel
 from taskframework.model.scope import Scope
-from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.status import TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.subtasks import Counts, Policy, Verdict, next_round
-from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Stage, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Stage, Task
+from taskframework.model.task_fields import Batch, SignalWait, Subtasks
 from taskframework.model.transitions import (
-    AttemptEnd,
     UngroupedWrite,
     claimable_at,
-    ended_by_cancel,
     framework_error,
     with_error,
     with_event,
@@ -35,9 +34,6 @@ RECOUNT_AFTER = timedelta(seconds=30)
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
 REOPENED_COUNT_DELAY = timedelta(seconds=10)
-#: How many signals a task keeps. A signal that it has used is kept without payload, and makes room for a new signal.
-#: A list that is full of unused signals may have one used signal more.
-MAX_SIGNALS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Wait(AttemptEnd):
             spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
             waits_for=waits_for,
             # A round without sub-tasks is over at once, but no sub-task ends and reports this.
-            check_at=now if self.is_empty_round else _next_check(task, waits_for, now),
+            check_at=now if self.is_empty_round else next_check_of(task, waits_for, now),
             result=self.result,
             error=None,
         )
@@ -156,7 +152,7 @@ class CountSubtasks(UngroupedWrite):
         )
         if self.verdict is None:
             return counted.evolve(
-                check_at=_next_check(task, task.waits_for, now),
+                check_at=next_check_of(task, task.waits_for, now),
                 progress_revision=task.progress_revision + 1,
                 revision=task.revision + 1,
                 updated_at=now,
@@ -203,64 +199,6 @@ _STATUS_BY_VERDICT = {
     Verdict.MET_WITH_ERRORS: TaskStatus.COMPLETED_WITH_ERRORS,
     Verdict.NOT_MET: TaskStatus.FAILED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SendSignal(UngroupedWrite):
-    """Send a signal to a live task. A task that waits for it continues; any other task keeps it until it waits for it.
-
-    A task with a full list takes only the signal that it waits for, which needs no room: it is used at once. A second
-    signal with the same key changes nothing as long as the task remembers the key: when the list is full, the task
-    forgets the oldest signal that it has used.
-    """
-
-    failpoint: ClassVar[str] = "signal.after_write"
-    reply_failpoint: ClassVar[str] = "mark.reply"
-    task_id: str
-    scope: Scope
-    key: str
-    name: str
-    payload: Json = field(repr=False)
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.status not in LIVE or task.batch is not None or not self.scope.covers(task.user_id):
-            return None
-        kept = _without_oldest_used(task.signals)
-        is_waited_for = (
-            task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name
-        )
-        if (len(kept) >= MAX_SIGNALS and not is_waited_for) or any(signal.key == self.key for signal in task.signals):
-            return None
-        signalled = task.evolve(signals=(*kept, Signal(self.key, self.name, now, self.payload)))
-        if is_waited_for:
-            return resumed_by_signal(signalled, now)
-        return with_event(signalled, "signalled", now, data={"signal": self.name, "key": self.key})
-
-
-@dataclass(frozen=True, slots=True)
-class Wake(UngroupedWrite):
-    """Check a waiting task: it continues if it has its signal already, or if the time for the signal is over. If not,
-    it is checked again later.
-    """
-
-    failpoint: ClassVar[str] = "wake.after_write"
-    reply_failpoint: ClassVar[str] = "mark.reply"
-    task_id: str
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        if not drivers.CHECK.is_due(task, now):
-            return None
-        if task.waits_for is not None:
-            if _unused_signal(task) is not None:
-                return resumed_by_signal(task, now)
-            if task.waits_for.until is not None and task.waits_for.until <= now:
-                late = Signal("", task.waits_for.name, now, timed_out=True)
-                data = {"signal": late.name, "timed_out": True}
-                return resumed(task.evolve(woken_by=late), "signal", now, data)
-        next_check = _next_check(task, task.waits_for, now)
-        if task.subtasks is not None and task.subtasks.is_awaited:
-            next_check = min(next_check, now + RECOUNT_AFTER)
-        return task.evolve(check_at=next_check, revision=task.revision + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,37 +263,6 @@ def went_on_without(subtasks: Subtasks) -> bool:
     return not subtasks.is_awaited and not subtasks.resumes
 
 
-def resumed_by_signal(task: Task, now: datetime) -> Task:
-    """The task after it continues with the signal that it waits for and already has.
-
-    The signal stays in the list without its payload, so that its key is known.
-    """
-    kept = _unused_signal(task)
-    assert kept is not None, "this is called only for a task that has its signal"
-    used = replace(kept, payload=None, is_heard=True)
-    signals = tuple(used if signal is kept else signal for signal in task.signals)
-    return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})
-
-
-def _without_oldest_used(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
-    """The signals; if the list is full, without the oldest signal that was used."""
-    if len(signals) < MAX_SIGNALS:
-        return signals
-    oldest = next((signal for signal in signals if signal.is_heard), None)
-    return tuple(signal for signal in signals if signal is not oldest)
-
-
-def has_its_signal(task: Task) -> bool:
-    """Return whether a task waits for a signal that it has already."""
-    return task.waits_for is not None and _unused_signal(task) is not None
-
-
-def _unused_signal(task: Task) -> Signal | None:
-    """The first signal in the list that the task waits for and has not used yet."""
-    name = task.waits_for.name if task.waits_for else None
-    return next((signal for signal in task.signals if signal.name == name and not signal.is_heard), None)
-
-
 def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
     """WAITING → QUEUED: the next attempt calls another method, and the count of attempts starts again at 0. The task no
     longer waits for sub-tasks that are still live, so they are cancelled.
@@ -375,7 +282,7 @@ def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
     return with_event(queued, "resumed", now, data=data)
 
 
-def _next_check(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
+def next_check_of(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
     """When a waiting task must be checked: now, if it has its signal already."""
     if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
         return now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taskframework.clock import in_seconds
-from taskframework.model.task import TaskError
+from taskframework.model.task_fields import TaskError
 
 #: Most characters of a text from outside, such as a reason, in a sentence.
 _MAX_TEXT_LENGTH = 200

@@ -20,7 +20,8 @@ from taskframework.model.events import (
     TaskWaitingEvent,
 )
 from taskframework.model.interventions import BY_PARENT
-from taskframework.model.task import HistoryEntry, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry, TaskError
 from taskframework.model.wording import duration_text, pluralize
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.streams import STREAMS, stream_of
-from taskframework.model.task import Lease, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.versions import VERSIONS, record_id
 from taskframework.model.view import format_time

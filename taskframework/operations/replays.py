@@ -30,7 +30,7 @@ from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_ME
 from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys, hash_of_action, replay_id_of
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_all_records, read_record
-from taskframework.submission.options import accept_reason
+from taskframework.submission.acceptance import accept_reason
 
 #: The most tasks, other than dead letters, that are counted: these tasks are read page by page.
 MAX_LISTED_TASKS = 10_000

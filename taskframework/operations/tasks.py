@@ -21,17 +21,18 @@ from taskframework.model.marks import CascadeAgain, CountAgain
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, Page, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
+from taskframework.model.signals import MAX_SIGNALS, SendSignal
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command, is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
-from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal, went_on_without
+from taskframework.model.waiting import Reopen, went_on_without
 from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.operations.parents import count_deleted_subtasks
 from taskframework.stores.base import TaskStore
-from taskframework.submission.options import accept_name, accept_reason
+from taskframework.submission.acceptance import accept_name, accept_reason
 from taskframework.tasks.values import to_storable_json
 
 HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."

@@ -6,7 +6,7 @@ from taskframework.aggregation.parent_work import RESERVATION_TIME, ParentWork
 from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
-from taskframework.model.waiting import Wake
+from taskframework.model.signals import Wake
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import choose_due, make_reservations
 from taskframework.stores.base import TaskStore

@@ -19,7 +19,8 @@ from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 

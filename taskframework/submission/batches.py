@@ -22,14 +22,16 @@ from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_PART_BYTES
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES, MAX_SUBTASKS
-from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Task
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.model.values import fingerprint
 from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
+from taskframework.submission.acceptance import BATCH_OPTIONS, accept_batch_options, refuse_unknown
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accept_batch_options, refuse_unknown
+from taskframework.submission.options import BatchOptions
 from taskframework.submission.refusals import BatchItemError, BatchTooLargeError
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, SubtaskContent, Upload, check_policy, contents_of

@@ -13,8 +13,8 @@ from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL
 from taskframework.model.task import initial_fields, new_task_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.submission.acceptance import accept_name, accept_times
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
-from taskframework.submission.options import accept_name, accept_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import AnyTaskType, type_name
 from taskframework.tasks.retention import with_minimum

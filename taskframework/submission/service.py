@@ -21,10 +21,11 @@ from taskframework.model.scope import ANONYMOUS
 from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted
+from taskframework.submission.acceptance import OPTIONS, accept_options, refuse_unknown
 from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.keys import NAMING_OPTIONS, check_naming_options, debounce_fields, with_throttle_id
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import OPTIONS, SubmissionOptions, accept_options, refuse_unknown
+from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name

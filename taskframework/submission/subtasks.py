@@ -11,8 +11,9 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.subtasks import SUBTASK_OPTIONS
 from taskframework.model.task import record_to_document
 from taskframework.model.values import Json
+from taskframework.submission.acceptance import accept_options, accept_times, refuse_unknown
 from taskframework.submission.new_tasks import defaults_of
-from taskframework.submission.options import SubmissionOptions, accept_options, accept_times, refuse_unknown
+from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import type_name
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from taskframework.model.task import Signal
+from taskframework.model.task_fields import Signal
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.kinds import TaskKind
 from taskframework.tasks.options import TaskOptions

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from taskframework.errors import RegistrationError
 from taskframework.frames import place_in_source
-from taskframework.model.task import Signal, Stage, Subtasks, Task
+from taskframework.model.task import Stage, Task
+from taskframework.model.task_fields import Signal, Subtasks
 from taskframework.tasks.chunks import call_for_each_item
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable

@@ -16,7 +16,7 @@ import orjson
 
 from taskframework.background import current_loop
 from taskframework.errors import ValueNotStorableError
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME_LENGTH, MAX_STEPS, MAX_STEPS_BYTES, Json
 from taskframework.tasks.values import to_storable_json
 

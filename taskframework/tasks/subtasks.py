@@ -18,7 +18,8 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import WHOLE, InvalidParametersError, InvalidRequestError, ValueNotStorableError
 from taskframework.model.status import SUCCEEDED, TaskStatus
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.values import NAME_RULE, Json, is_name
 from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result

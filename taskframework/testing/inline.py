@@ -17,7 +17,8 @@ from taskframework.clock import SystemClock
 from taskframework.errors import InvalidRequestError, ValueNotStorableError
 from taskframework.model.outcome import classify
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Signal, StepOutcome, Subtasks, new_task_id
+from taskframework.model.task import new_task_id
+from taskframework.model.task_fields import Signal, StepOutcome, Subtasks
 from taskframework.model.values import (
     MAX_PROGRESS_BYTES,
     MAX_RESULT_BYTES,
@@ -27,7 +28,7 @@ from taskframework.model.values import (
     check_storable,
 )
 from taskframework.model.view import error_view
-from taskframework.submission.options import accept_name, refuse_unknown
+from taskframework.submission.acceptance import accept_name, refuse_unknown
 from taskframework.submission.subtasks import accept_subtask_options
 from taskframework.tasks.by_class import accept_by_class
 from taskframework.tasks.context import TaskContext

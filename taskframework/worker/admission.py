@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.attempts import Claim, TakenSlot
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE, Priority
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, TakenSlot
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.registry import Registration
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskframework.clock import Clock
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence
 from taskframework.worker.containment import cancel_own
 

@@ -11,7 +11,8 @@ from pydantic_core import PydanticSerializationError
 
 from taskframework.errors import InvalidRequestError, NonRetryableError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.outcome import Succeeded, Waits
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.chunks import for_each
 from taskframework.tasks.context import TaskContext, forgotten_await, has_forgotten_wait

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from taskframework.clock import EARLY_RETRY_PAUSES_SECONDS, Clock
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.attempts import Claim
 from taskframework.model.events import start_of_attempt
 from taskframework.model.interventions import Postpone
 from taskframework.model.marks import MakeDue
@@ -18,7 +19,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
-from taskframework.model.transitions import Claim, Fence
+from taskframework.model.transitions import Fence
 from taskframework.moves import NotMade, TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads

@@ -18,10 +18,10 @@ from taskframework.background import Background
 from taskframework.clock import Clock, from_timestamp, to_timestamp
 from taskframework.limits.slots import SlotKeeper
 from taskframework.limits.task_limits import concurrency_limit_of, slots_id
+from taskframework.model.attempts import TakenSlot
 from taskframework.model.message import claimable_since
 from taskframework.model.slots import Slots, TakeSlot, rank_of
 from taskframework.model.task import Task
-from taskframework.model.transitions import TakenSlot
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import JointReads
 from taskframework.tasks.registry import TaskRegistry

@@ -17,11 +17,11 @@ from taskframework import failpoint
 from taskframework.background import Background, is_failure, surviving
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
+from taskframework.model.attempts import Claim
 from taskframework.model.message import TRACE_HEADER, TaskMessage, claimable_since, read_message
 from taskframework.model.outcome import Failed
 from taskframework.model.status import Priority
 from taskframework.model.stream_moves import ClaimTurn
-from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, mark_failed, span
 from taskframework.worker.admission import Admission, Candidate, PutOff

@@ -12,7 +12,8 @@ from typing import Any
 from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, InvalidRequestError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Outcome, Released, classify, failure
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
 from taskframework.tasks.chunks import for_each

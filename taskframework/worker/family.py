@@ -13,7 +13,7 @@ from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.records import Record
-from taskframework.model.task import Subtasks
+from taskframework.model.task_fields import Subtasks
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.subtasks import SubtaskOutcome, WantedSubtasks

@@ -17,7 +17,7 @@ from taskframework.background import surviving
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
-from taskframework.model.task import CancelRequest
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.worker.attempt import RunningAttempt, StopReason

@@ -21,7 +21,8 @@ from taskframework.model.subtasks import (
     next_round,
     subtask_id,
 )
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.values import Json, fingerprint
 from taskframework.model.wording import pluralize
 from taskframework.tasks.subtasks import WantedSubtasks, adding_number_to_errors

@@ -25,7 +25,7 @@ from typing import Any
 
 from taskframework.errors import NonRetryableError
 from taskframework.model.outcome import Errors, classify, failure
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.by_class import accept_by_class
 from taskframework.tasks.context import TaskContext

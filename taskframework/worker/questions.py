@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 from taskframework.tasks.context import AttemptControl
 from taskframework.tasks.subtasks import WantedSubtasks
 

@@ -12,8 +12,8 @@ from typing import Any
 from taskframework import failpoint
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
-from taskframework.model.task import StepOutcome, Subtasks
-from taskframework.model.transitions import RecordStep, ReportProgress
+from taskframework.model.attempts import RecordStep, ReportProgress
+from taskframework.model.task_fields import StepOutcome, Subtasks
 from taskframework.model.values import MAX_PROGRESS_BYTES
 from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import Registration

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import ParentLink, Subtasks
 from taskframework.stores.base import TaskStore
 from taskframework.testing.factories import new_task
 from tests.support.command import Folder

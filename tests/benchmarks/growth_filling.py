@@ -17,7 +17,8 @@ from pymongo import MongoClient
 
 from taskframework.clock import whole_milliseconds
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HistoryEntry, ParentLink, Task, new_task_id
+from taskframework.model.task import Task, new_task_id
+from taskframework.model.task_fields import HistoryEntry, ParentLink
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.rows import StoredTask, new_row

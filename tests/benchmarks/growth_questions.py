@@ -13,13 +13,14 @@ import httpx
 
 from taskframework import TaskFramework
 from taskframework.api.app import create_app
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, OUTBOX
 from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task, new_claim_id
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task

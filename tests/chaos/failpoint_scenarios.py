@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from taskframework.model.attempts import Claim
 from taskframework.model.options import StartLimit, StreamPlace
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions
-from taskframework.model.task import SCHEMA_VERSION, SignalWait
-from taskframework.model.transitions import Claim
+from taskframework.model.task import SCHEMA_VERSION
+from taskframework.model.task_fields import SignalWait
 from tests.chaos.failpoint_files import GO, MENDED
 from tests.chaos.failpoint_processes import Role, until
 from tests.chaos.failpoint_stage import Stage

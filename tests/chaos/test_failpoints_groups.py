@@ -12,13 +12,14 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError, ValueNotStorableError
+from taskframework.model.attempts import Claim, Complete, Fail
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import Mark, MarkDispatched, MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore

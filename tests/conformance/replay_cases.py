@@ -10,11 +10,12 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
+from taskframework.model.attempts import Fail
 from taskframework.model.limits import limit_ids
 from taskframework.model.replays import REPLAY, Action, ActionFilter, BulkAction, BulkActionStatus
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import LimitWait, ParentLink, Subtasks, Task, new_task_id
-from taskframework.model.transitions import Fail
+from taskframework.model.task import Task, new_task_id
+from taskframework.model.task_fields import LimitWait, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.replay_carrier import ReplayCarrier
 from taskframework.operations.replay_keys import ReplayKeys

@@ -14,12 +14,14 @@ from taskframework import Settings
 from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.events import TaskCompletedEvent, TaskResumedEvent
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Subtasks, new_claim_id, new_task_id
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.task import FAMILY_VERSION, new_claim_id, new_task_id
+from taskframework.model.task_fields import ParentLink, Subtasks
+from taskframework.model.transitions import Fence
 from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore

@@ -11,9 +11,10 @@ import aio_pika
 import pytest
 
 from taskframework import TaskFramework, TaskStatus
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
 from tests.support.kitchen_sink import Counts, Waits

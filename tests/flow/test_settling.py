@@ -15,10 +15,11 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskFramework, TaskOptions, TaskStatus
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.attempts import Claim, Complete, Fail, Release
 from taskframework.model.interventions import Cancel, Reap
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Release, Transition
+from taskframework.model.transitions import Transition
 from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run
 from tests.support.kitchen_sink import Waits, WaitsInThread

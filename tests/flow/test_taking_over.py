@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from taskframework import Settings, TaskFramework, TaskStatus
+from taskframework.model.attempts import Claim
 from taskframework.model.task import new_claim_id
-from taskframework.model.transitions import Claim
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run

@@ -11,8 +11,8 @@ import pytest
 
 from taskframework import TaskFramework
 from taskframework.aggregation import cascade
+from taskframework.model.attempts import Claim
 from taskframework.model.scope import EVERYONE
-from taskframework.model.transitions import Claim
 from taskframework.observability import task_log
 from taskframework.testing.eventually import eventually
 from tests.flow.conftest import Run

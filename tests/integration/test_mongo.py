@@ -26,6 +26,7 @@ from taskframework.errors import (
     TaskUnreadableError,
     ValueNotStorableError,
 )
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, MarkPublished
@@ -36,7 +37,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, StreamKey, TakePositions
 from taskframework.model.task import Task, new_claim_id, new_task_id
 from taskframework.model.traffic import CountedTasks
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.operations.health import Health
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
+from taskframework.model.attempts import Claim, Complete, Fail
 from taskframework.model.marks import (
     EndPutOff,
     ForgetDispatch,
@@ -27,8 +28,9 @@ from taskframework.model.marks import (
 from taskframework.model.options import StartLimit
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import ClaimTurn, Unblock
-from taskframework.model.task import CancelRequest, HistoryEntry, Lease, LimitWait, Signal, Subtasks, Task, TaskError
-from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, HistoryEntry, Lease, LimitWait, Signal, Subtasks, TaskError
+from taskframework.model.transitions import Fence
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import document_of, task_of
 from taskframework.stores.mongo.transitions import JOINT, build_write

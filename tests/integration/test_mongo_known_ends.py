@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.attempts import Complete, RecordStep, ReportProgress
 from taskframework.model.drivers import CASCADE
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished, MarkSpawned, MoveDriver
 from taskframework.model.scope import EVERYONE
+from taskframework.model.signals import SendSignal
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Subtasks, Task
-from taskframework.model.transitions import Complete, Fence, RecordStep, ReportProgress, Transition
-from taskframework.model.waiting import SendSignal, Wait
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
+from taskframework.model.transitions import Fence, Transition
+from taskframework.model.waiting import Wait
 from taskframework.stores.mongo import writer
 from taskframework.stores.mongo.documents import task_of
 from taskframework.stores.mongo.store import MongoStore

@@ -9,16 +9,18 @@ from datetime import timedelta
 import pytest
 
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.attempts import Complete, Fail, Release
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import StreamKey, Turn
-from taskframework.model.task import Subtasks
-from taskframework.model.transitions import Complete, Fail, Fence, Release
-from taskframework.model.waiting import Reopen, SendSignal, Wait, Wake
+from taskframework.model.task_fields import Subtasks
+from taskframework.model.transitions import Fence
+from taskframework.model.waiting import Reopen, Wait
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     MINUTE,

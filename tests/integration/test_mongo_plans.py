@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.drivers import DRIVERS
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.options import StreamPlace
@@ -21,9 +22,10 @@ from taskframework.model.query import DeadMessage, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
 from taskframework.model.streams import StreamKey
-from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Task, new_claim_id
+from taskframework.model.task import Task, new_claim_id
+from taskframework.model.task_fields import Lease, LimitWait, ParentLink, Subtasks
 from taskframework.model.traffic import CountedTasks
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.queries import MAX_GROUPED_SUBTASKS
 from taskframework.stores.mongo.store import MongoStore

@@ -8,11 +8,12 @@ import pytest
 
 from taskframework import Settings
 from taskframework.clock import SystemClock
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import new_claim_id
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.submission.service import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from taskframework.model.attempts import Claim, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import SHAPE, SignalWait, StepOutcome, Task
-from taskframework.model.transitions import Claim, Fail, Fence, RecordStep, Release, ReportProgress
+from taskframework.model.task import SHAPE, Task
+from taskframework.model.task_fields import SignalWait, StepOutcome
+from taskframework.model.transitions import Fence
 from taskframework.model.waiting import Wait
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore

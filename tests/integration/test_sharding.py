@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.interventions import Cancel, Postpone, Reap, Replay
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import new_claim_id
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, RecordStep, Release, ReportProgress
+from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import insert_one, make_error

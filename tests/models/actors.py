@@ -8,25 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Postpone, Replay, RetryNow
 from taskframework.model.marks import EndPutOff, ForgetDispatch, MakeDue
 from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.signals import SendSignal
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, initial_fields
-from taskframework.model.transitions import (
-    Claim,
-    Complete,
-    Fail,
-    Fence,
-    RecordStep,
-    Release,
-    ReportProgress,
-    Transition,
-)
-from taskframework.model.waiting import Reopen, SendSignal, Wait
+from taskframework.model.task import initial_fields
+from taskframework.model.task_fields import ParentLink, Subtasks
+from taskframework.model.transitions import Fence, Transition
+from taskframework.model.waiting import Reopen, Wait
 from taskframework.testing.factories import new_task
 from tests.models import streams
 from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World, may_plan

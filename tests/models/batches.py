@@ -11,7 +11,8 @@ from taskframework.model.marks import CascadeAgain, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import REPLAYABLE, TaskStatus
 from taskframework.model.subtasks import subtask_of
-from taskframework.model.task import Batch, Subtasks, Task, initial_fields
+from taskframework.model.task import Task, initial_fields
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.testing.factories import new_task
 from tests.models.world import ALL, DELAY, REDISPATCH, Uploading, World
 

@@ -10,10 +10,11 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.subtasks import Counts, planned_tasks
 from taskframework.model.task import Task
-from taskframework.model.waiting import CountSubtasks, SendSignal, Wake
+from taskframework.model.waiting import CountSubtasks
 from tests.models.world import ALL, DELAY, REDISPATCH, Report, Spawning, World
 
 

@@ -14,16 +14,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from taskframework.model.attempts import Claim
 from taskframework.model.batches import AbandonUpload, ReopenBatch, Seal, is_open
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Discard, EndUnstarted, Expire, Reap, Replay, RetryNow
 from taskframework.model.marks import Mark
+from taskframework.model.signals import SendSignal
 from taskframework.model.status import CLAIMABLE, DEAD, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
 from taskframework.model.stream_moves import ClaimTurn, Skip, Unblock
 from taskframework.model.streams import is_serial, position_of
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim
-from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal
+from taskframework.model.waiting import CountSubtasks, Reopen
 
 #: What takes the end of a task back.
 _REOPENS = (Reopen, ReopenBatch)

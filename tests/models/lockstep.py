@@ -14,7 +14,8 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, TaskStore
 from taskframework.stores.mongo.expressions import is_set, milliseconds, set_fields

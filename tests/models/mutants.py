@@ -6,16 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from taskframework.model.attempts import Claim, Complete, Fail, Release, ReportProgress
 from taskframework.model.batches import AbandonUpload, Announce, ReopenBatch, Seal
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.interventions import Cancel, EndUnstarted, Reap, Replay
 from taskframework.model.marks import MarkPublished
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.subtasks import Verdict
-from taskframework.model.task import Lease, Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, ReportProgress, Transition
-from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal, Wait, Wake
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease
+from taskframework.model.transitions import Fence, Transition
+from taskframework.model.waiting import CountSubtasks, Reopen, Wait
 from tests.models.reference import Rule
 from tests.models.world import Without
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from taskframework.model.attempts import Claim
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE, CHECK
 from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import MoveDriver
 from taskframework.model.scope import EVERYONE
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.stream_moves import ClaimTurn, Unblock
 from taskframework.model.streams import Turn
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Fence, Transition
-from taskframework.model.waiting import SendSignal, Wake
+from taskframework.model.transitions import Fence, Transition
 from tests.models.actors import outcome_of
 from tests.models.world import DELAY, GRACE, LEASE, MAX_CRASHES, MAX_POSTPONED, REDISPATCH, Attempt, World, may_plan
 

@@ -12,7 +12,8 @@ from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Group, Transition
 from taskframework.stores.base import DueTask, Inserted
 from tests.models.invariants import Watch, is_driven

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from taskframework.clock import from_timestamp
+from taskframework.model.attempts import Claim, Complete, Fail, Release, TakenSlot
 from taskframework.model.interventions import Reap
 from taskframework.model.limits import slot_to_give_back
 from taskframework.model.slots import MAX_CLOCK_DIFFERENCE_SECONDS, SLOTS, GiveSlotBack, Slots, TakeSlot
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, TakenSlot, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.testing.conformance.store_suite import make_error
 from taskframework.testing.factories import new_task
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from taskframework.grouping import Grouping
+from taskframework.model.attempts import Claim, Complete, Fail, Release
 from taskframework.model.batches import Announce, ReopenBatch, Seal
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkPublished
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Release
-from taskframework.model.waiting import CountSubtasks, SendSignal, Wait, Wake
+from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo import queries as mongo_queries
 from taskframework.stores.mongo import writer

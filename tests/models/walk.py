@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from taskframework.model import drivers
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.drivers import DISPATCH, OUTBOX
 from taskframework.model.interventions import Expire
 from taskframework.model.marks import Mark
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore

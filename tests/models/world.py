@@ -11,7 +11,8 @@ from typing import TypeVar
 from taskframework.model.marks import MarkDispatched
 from taskframework.model.status import CLAIMABLE, FINAL
 from taskframework.model.streams import PassTurn, Stream, Turn
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.transitions import Fence
 from taskframework.model.waiting import CountSubtasks
 from taskframework.stores.base import DueTask

@@ -16,15 +16,8 @@ from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.streams import Stream, Turn
-from taskframework.model.task import (
-    CancelRequest,
-    Lease,
-    LimitWait,
-    SignalWait,
-    Subtasks,
-    Task,
-    TaskError,
-)
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, Lease, LimitWait, SignalWait, Subtasks, TaskError
 from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
 from taskframework.testing.factories import new_task

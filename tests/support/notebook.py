@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 
 
 class Notebook:

@@ -11,12 +11,13 @@ import pytest
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
+from taskframework.model.attempts import Claim, Complete, RecordStep, Release, ReportProgress
 from taskframework.model.events import TaskEvent, end_of_attempt, start_of_attempt
 from taskframework.model.interventions import Cancel, Postpone, Reap
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fence, RecordStep, Release, ReportProgress, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.moves import Made, NotMade, TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import insert_one

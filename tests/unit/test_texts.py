@@ -9,10 +9,11 @@ import pytest
 
 from taskframework import SubmitRequest, TaskContext
 from taskframework.errors import InvalidParametersError
+from taskframework.model.attempts import Complete, RecordStep, ReportProgress
 from taskframework.model.events import AttemptFinished, TaskStartedEvent
 from taskframework.model.outcome import Succeeded
-from taskframework.model.task import StepOutcome
-from taskframework.model.transitions import Complete, Fence, RecordStep, ReportProgress
+from taskframework.model.task_fields import StepOutcome
+from taskframework.model.transitions import Fence
 from taskframework.tasks.context import AttemptControl
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task

@@ -13,7 +13,8 @@ from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import LetterGroup
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import BulkAction
-from taskframework.model.task import Discarded, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Discarded, TaskError
 from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 

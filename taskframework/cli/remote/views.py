@@ -28,7 +28,8 @@ from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import Stream, StreamKey, Turn
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Batch, ParentLink, Subtasks, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, ParentLink, Subtasks, TaskError
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 from taskframework.operations.explain import Explanation

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from taskframework.model.letters import DeadCount
 from taskframework.model.query import DeadMessage, MessageOutline, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.stores.mongo import queries
+from taskframework.stores.mongo import lists
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document, dead_message_of, with_utc
 from taskframework.stores.mongo.indexes import DEAD_MESSAGES, ENDED
@@ -28,11 +28,11 @@ class DeadLetterCalls(ABC):
     def _dead_messages(self) -> Collection: ...
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        counted = await self._tasks.aggregate(queries.counted_dead(scope, filter, most), index=ENDED)
+        counted = await self._tasks.aggregate(lists.counted_dead(scope, filter, most), index=ENDED)
         return [_count_of(group) for group in counted if isinstance(group["_id"]["task_type"], str)]
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
-        order = queries.newest_first("at")
+        order = lists.newest_first("at")
         found = await self._dead_messages.find({}, sort=order, limit=limit, fields=_OUTLINE, index=DEAD_MESSAGES)
         return [MessageOutline(each["_id"], each["reason"], each["task_type"], with_utc(each["at"])) for each in found]
 

@@ -13,7 +13,8 @@ import orjson
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.leaving_out import leave_out
 from taskframework.model.query import DeadMessage
-from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, CancelRequest, Task
+from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence
 from taskframework.model.values import Json
 from taskframework.stores.reading import unreadable

@@ -11,12 +11,9 @@ from typing import Any
 
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SHAPE, TaskError, record_to_document
-from taskframework.model.transitions import (
-    BY_DEADLINE,
-    RELAY_AFTER,
-    deadline_error,
-)
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SHAPE, record_to_document
+from taskframework.model.task_fields import TaskError
+from taskframework.model.transitions import BY_DEADLINE, RELAY_AFTER, deadline_error
 from taskframework.model.values import Json
 
 #: An aggregation expression: a constant, a "$path", or an operator object.

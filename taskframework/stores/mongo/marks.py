@@ -1,30 +1,39 @@
-"""The marks of `taskframework.model.marks` as guarded MongoDB writes, except the marks of sub-tasks (see `waiting`)."""
+"""The marks of `taskframework.model.marks` as guarded MongoDB writes."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from taskframework.model.drivers import START
 from taskframework.model.marks import (
     MAX_DOUBLINGS,
+    CascadeAgain,
+    CountAfterEnd,
+    CountAgain,
     EndPutOff,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
     MarkPublished,
+    MarkSpawned,
+    MoveDriver,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
     RestartQueueTimeout,
 )
-from taskframework.model.status import CLAIMABLE
+from taskframework.model.status import CLAIMABLE, FINAL
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
+    CASCADE_IF_OPEN,
     NOW,
     Changes,
     Expression,
+    choose_change,
     has_passed,
     in_status,
+    later,
     milliseconds,
     plus,
     set_fields,
@@ -32,7 +41,8 @@ from taskframework.stores.mongo.expressions import (
 )
 from taskframework.stores.mongo.joint import JointRequests, combine_filters
 from taskframework.stores.mongo.queries import driven
-from taskframework.stores.mongo.writes import Write, claimable, under_claim
+from taskframework.stores.mongo.waiting import IS_AWAITED
+from taskframework.stores.mongo.writes import Write, build_single_write, claimable, under_claim
 
 
 def dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
@@ -108,3 +118,49 @@ def published_marks(marks: JointRequests[MarkPublished]) -> Write:
 def relay_delays(marks: JointRequests[PostponeRelay]) -> Write:
     due = plus(NOW, marks.each(lambda mark: milliseconds(mark.delay)))
     return Write({**marks.id_filter, "publish_at": {"$ne": None}}, [set_fields({"publish_at": due})])
+
+
+@build_single_write.register
+def _count_after_end(count: CountAfterEnd) -> Write:
+    guard = {
+        "_id": count.task_id,
+        "status": in_status(*FINAL),
+        "generation": count.generation,
+        "subtasks.round": count.round,
+        "subtasks.done": {"$lt": count.counts.done},
+    }
+    counts = {"done": count.counts.done, **asdict(count.counts)}
+    return Write(guard, [set_fields({f"subtasks.{name}": number for name, number in counts.items()})])
+
+
+@build_single_write.register
+def _move_driver(mark: MoveDriver) -> Write:
+    due = None if mark.delay is None else later(mark.delay)
+    return Write({"_id": mark.task_id, mark.driver.field: mark.due}, [set_fields({mark.driver.field: due})])
+
+
+@build_single_write.register
+def _mark_spawned(mark: MarkSpawned) -> Write:
+    stored = {"$mergeObjects": ["$subtasks", {"plan": None, "plan_records": 0}]}
+    cascade_at = {"$cond": [IS_AWAITED, "$cascade_at", CASCADE_IF_OPEN]}
+    spawned = {"spawn_at": None, "subtasks": stored, "cascade_at": cascade_at}
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}}
+    return Write(guard, [choose_change(_is_round(mark), spawned, {"cascade_at": NOW})])
+
+
+@build_single_write.register
+def _cascade_again(mark: CascadeAgain) -> Write:
+    is_awaited = {"$and": [_is_round(mark), IS_AWAITED]}
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [is_awaited]}}
+    return Write(guard, [set_fields({"cascade_at": NOW})])
+
+
+def _is_round(mark: MarkSpawned | CascadeAgain) -> Expression:
+    """Whether the mark is about the newest round of the task."""
+    return {"$and": [{"$eq": ["$generation", mark.generation]}, {"$eq": ["$subtasks.round", mark.round]}]}
+
+
+@build_single_write.register
+def _count_again(mark: CountAgain) -> Write:
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": IS_AWAITED}
+    return Write(guard, [set_fields({"subtasks.report_serial": plus("$subtasks.report_serial", 1), "check_at": NOW})])

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from taskframework.model.attempts import Complete, Fail
 from taskframework.model.marks import Mark, MarkPublished
 from taskframework.model.task import Task
-from taskframework.model.transitions import Complete, Fail, Transition
+from taskframework.model.transitions import Transition
 from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.joint import JointRequests

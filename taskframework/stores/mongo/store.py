@@ -18,19 +18,12 @@ from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
-from taskframework.model.task import SHAPE, UNREADABLE, CancelRequest, Task
+from taskframework.model.task import SHAPE, UNREADABLE, Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
-from taskframework.stores.mongo import deployment, queries
-from taskframework.stores.mongo.client import (
-    BY_ID,
-    Collection,
-    Connection,
-    MongoDriver,
-    TlsFiles,
-    connect,
-    time_limit,
-)
+from taskframework.stores.mongo import deployment, lists, queries
+from taskframework.stores.mongo.client import BY_ID, Collection, Connection, MongoDriver, TlsFiles, connect, time_limit
 from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.dead_letters import DeadLetterCalls
 from taskframework.stores.mongo.documents import (
@@ -218,10 +211,10 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        wanted, index = queries.listed(scope, filter, cursor), queries.list_index(scope, filter)
+        wanted, index = lists.listed(scope, filter, cursor), lists.list_index(scope, filter)
         options: dict[str, Any] = {"index": index, "at_one_moment": filter.is_in_slot_order}
-        found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, **options)
-        return _page(found, limit, task_of, lambda document: queries.cursor_after(document, filter))
+        found = await self._tasks.find(wanted, sort=lists.list_order(filter), limit=limit + 1, **options)
+        return _page(found, limit, task_of, lambda document: lists.cursor_after(document, filter))
 
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
@@ -289,7 +282,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
         found = await self._tasks.find(
             queries.running_of(task_type, lane),
-            sort=queries.newest_first("created_at"),
+            sort=lists.newest_first("created_at"),
             limit=1,
             fields=("not_before",),
             index=LIST_BY_STATUS,
@@ -315,11 +308,11 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls, TrafficCalls):
         await self._parts.keep(encode_document(dead_message_document(message), "message"))
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
-        order = queries.newest_first("at")
+        order = lists.newest_first("at")
         found = await self._dead_messages.find(
-            queries.after(cursor, "at"), sort=order, limit=limit + 1, index=DEAD_MESSAGES
+            lists.after(cursor, "at"), sort=order, limit=limit + 1, index=DEAD_MESSAGES
         )
-        return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
+        return _page(found, limit, dead_message_of, lambda document: lists.cursor_by_time(document, "at"))
 
     @property
     def _retry_time(self) -> timedelta:

@@ -1,25 +1,19 @@
-"""`taskframework.model.waiting` and the marks of parents and sub-tasks as guarded MongoDB writes."""
+"""The moves of parents, `taskframework.model.waiting`, as guarded MongoDB writes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from taskframework.model.marks import CascadeAgain, CountAfterEnd, CountAgain, MarkSpawned, MoveDriver
-from taskframework.model.status import FINAL, LIVE, TaskStatus
+from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.subtasks import Verdict
-from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, record_to_document
+from taskframework.model.task import FAMILY_VERSION, Stage, record_to_document
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import (
-    MAX_SIGNALS,
-    RECOUNT_AFTER,
     REOPENED_COUNT_DELAY,
     SPAWN_AFTER,
     WAIT_CHECK_INTERVAL,
     CountSubtasks,
     Reopen,
-    SendSignal,
     Wait,
-    Wake,
 )
 from taskframework.stores.mongo.documents import Document, encode_value
 from taskframework.stores.mongo.expressions import (
@@ -34,7 +28,6 @@ from taskframework.stores.mongo.expressions import (
     ended_by_cancel,
     error_of,
     first_status_of,
-    has_passed,
     in_scope,
     in_status,
     is_set,
@@ -50,10 +43,10 @@ from taskframework.stores.mongo.expressions import (
 from taskframework.stores.mongo.joint import JointRequests
 from taskframework.stores.mongo.writes import Write, build_single_write, under_claim
 
-_IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
+IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
 #: Whether the task waits for its newest round of sub-tasks.
-_IS_AWAITED: Expression = {"$and": [_IS_WAITING, {"$eq": ["$subtasks.is_awaited", True]}]}
-_SIGNALS: Expression = {"$ifNull": ["$signals", []]}
+IS_AWAITED: Expression = {"$and": [IS_WAITING, {"$eq": ["$subtasks.is_awaited", True]}]}
+SIGNALS: Expression = {"$ifNull": ["$signals", []]}
 #: The field `batch` of a task after one of its sub-tasks has succeeded; unchanged if the task is not a batch.
 _WITH_FIRST_RESULT: Expression = {
     "$cond": [
@@ -77,13 +70,13 @@ def waits(waits: JointRequests[Wait]) -> Write:
         "subtasks": _round_after(waits),
         "spawn_at": {"$cond": [plans, later(SPAWN_AFTER), None]},
         "waits_for": {"$cond": [{"$eq": [signal, None]}, None, {"name": signal, "until": until}]},
-        "check_at": {"$cond": [waits.each(lambda wait: wait.is_empty_round), NOW, _next_check(signal, until)]},
+        "check_at": {"$cond": [waits.each(lambda wait: wait.is_empty_round), NOW, next_check(signal, until)]},
         "result": waits.each(lambda wait: encode_value(wait.result)),
         "error": None,
         **with_event("waiting", worker_id=worker_id, data=waits.each(_data_of)),
     }
     return Write(
-        under_claim(waits), [set_fields(settled), choose_change(_IS_WAITING, waiting, ended_by_cancel(worker_id))]
+        under_claim(waits), [set_fields(settled), choose_change(IS_WAITING, waiting, ended_by_cancel(worker_id))]
     )
 
 
@@ -126,76 +119,23 @@ def _count_subtasks(count: CountSubtasks) -> Write:
     return Write(guard, [set_fields(counted), set_fields(_after(count))])
 
 
-@build_single_write.register
-def _count_after_end(count: CountAfterEnd) -> Write:
-    guard = {
-        "_id": count.task_id,
-        "status": in_status(*FINAL),
-        "generation": count.generation,
-        "subtasks.round": count.round,
-        "subtasks.done": {"$lt": count.counts.done},
-    }
-    counts = {"done": count.counts.done, **asdict(count.counts)}
-    return Write(guard, [set_fields({f"subtasks.{name}": number for name, number in counts.items()})])
-
-
 def _after(count: CountSubtasks) -> Changes:
     """The changes of the parent that follow from the counts, which the previous stage has set."""
     if count.verdict is None:
         return {
-            "check_at": _next_check("$waits_for.name", "$waits_for.until"),
+            "check_at": next_check("$waits_for.name", "$waits_for.until"),
             "progress_revision": plus("$progress_revision", 1),
             "revision": plus("$revision", 1),
             "updated_at": NOW,
         }
     data = literal(count.data)
     if count.verdict is not Verdict.NOT_MET and count.resumes:
-        return _resumed("resume", data)
+        return resumed("resume", data)
     ended = {**with_final_status(count.status), **with_event(count.status.lower(), data=data)}
     if count.status is not TaskStatus.FAILED:
         return {**ended, "result": "$result"}
     error = framework_error("subtasks_failed", count.message, retryable=False)
     return {**ended, **with_error(error_of(error))}
-
-
-@build_single_write.register
-def _send_signal(send: SendSignal) -> Write:
-    guard = {"_id": send.task_id, "status": in_status(*LIVE), "batch": None, **in_scope(send.scope)}
-    signal = _signal(literal(send.key), literal(send.name), payload=literal(encode_value(send.payload)))
-    is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", literal(send.name)]}]}
-    has_room = {"$lt": [{"$size": _without_oldest_used()}, MAX_SIGNALS]}
-    guard |= {"signals.key": {"$ne": send.key}, "$expr": {"$or": [is_waited_for, has_room]}}
-    told = with_event("signalled", data={"signal": literal(send.name), "key": literal(send.key)})
-    return Write(
-        guard,
-        [
-            set_fields({"signals": {"$concatArrays": [_without_oldest_used(), [signal]]}}),
-            choose_change(is_waited_for, {"woken_by": _first_unused_signal("$waits_for.name")}, {}),
-            choose_change(is_waited_for, _resumed_by_signal(), told),
-        ],
-    )
-
-
-@build_single_write.register
-def _wake(wake: Wake) -> Write:
-    guard = {"_id": wake.task_id, "status": TaskStatus.WAITING, **has_passed("check_at")}
-    name, until = "$waits_for.name", "$waits_for.until"
-    has_kept = {"$ne": [unused_signals(_has_name(name)), []]}
-    is_late = {"$and": [is_set(until), {"$lte": [until, NOW]}]}
-    late = {
-        "woken_by": _signal("", name, timed_out=True),
-        **_resumed("signal", {"signal": name, "timed_out": True}),
-    }
-    # If no round is awaited, the last value is null, which `$min` ignores.
-    recount_at = {"$cond": ["$subtasks.is_awaited", later(RECOUNT_AFTER), None]}
-    later_on = {"check_at": {"$min": [_next_check(name, until), recount_at]}, "revision": plus("$revision", 1)}
-    return Write(
-        guard,
-        [
-            choose_change(has_kept, {"woken_by": _first_unused_signal(name)}, {}),
-            choose_change(has_kept, _resumed_by_signal(), {"$cond": [is_late, late, later_on]}),
-        ],
-    )
 
 
 @build_single_write.register
@@ -217,79 +157,17 @@ def _reopen(reopen: Reopen) -> Write:
     return Write(guard, [set_fields({**waiting, **with_event("reopened", data=literal({"by": reopen.by}))})])
 
 
-@build_single_write.register
-def _move_driver(mark: MoveDriver) -> Write:
-    due = None if mark.delay is None else later(mark.delay)
-    return Write({"_id": mark.task_id, mark.driver.field: mark.due}, [set_fields({mark.driver.field: due})])
-
-
-@build_single_write.register
-def _mark_spawned(mark: MarkSpawned) -> Write:
-    stored = {"$mergeObjects": ["$subtasks", {"plan": None, "plan_records": 0}]}
-    cascade_at = {"$cond": [_IS_AWAITED, "$cascade_at", CASCADE_IF_OPEN]}
-    spawned = {"spawn_at": None, "subtasks": stored, "cascade_at": cascade_at}
-    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}}
-    return Write(guard, [choose_change(_is_round(mark), spawned, {"cascade_at": NOW})])
-
-
-@build_single_write.register
-def _cascade_again(mark: CascadeAgain) -> Write:
-    is_awaited = {"$and": [_is_round(mark), _IS_AWAITED]}
-    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [is_awaited]}}
-    return Write(guard, [set_fields({"cascade_at": NOW})])
-
-
-def _is_round(mark: MarkSpawned | CascadeAgain) -> Expression:
-    """Whether the mark is about the newest round of the task."""
-    return {"$and": [{"$eq": ["$generation", mark.generation]}, {"$eq": ["$subtasks.round", mark.round]}]}
-
-
-@build_single_write.register
-def _count_again(mark: CountAgain) -> Write:
-    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": _IS_AWAITED}
-    return Write(guard, [set_fields({"subtasks.report_serial": plus("$subtasks.report_serial", 1), "check_at": NOW})])
-
-
-def _signal(
-    key: Expression, name: Expression, *, payload: Expression = None, timed_out: bool = False
-) -> dict[str, Expression]:
-    """A signal of this moment, in its stored form."""
-    return {"key": key, "name": name, "at": NOW, "payload": payload, "is_heard": False, "timed_out": timed_out}
-
-
-def _without_oldest_used() -> Expression:
-    """`model.waiting._without_oldest_used`."""
-    heard = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": "$$signal.is_heard"}}
-    is_other = {"$ne": ["$$signal.key", {"$first": "$$heard.key"}]}
-    others = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_other}}
-    with_room = {"$let": {"vars": {"heard": heard}, "in": others}}
-    return {"$cond": [{"$lt": [{"$size": _SIGNALS}, MAX_SIGNALS]}, _SIGNALS, with_room]}
-
-
 def unused_signals(*conditions: Expression) -> Expression:
     """The signals that the task has and has not used; only those to which these conditions on `$$signal` apply."""
     is_unused = {"$eq": ["$$signal.is_heard", False]}
-    return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": {"$and": [is_unused, *conditions]}}}
+    return {"$filter": {"input": SIGNALS, "as": "signal", "cond": {"$and": [is_unused, *conditions]}}}
 
 
-def _first_unused_signal(name: Expression) -> Expression:
-    return {"$first": unused_signals(_has_name(name))}
-
-
-def _has_name(name: Expression) -> Expression:
+def has_name(name: Expression) -> Expression:
     return {"$eq": ["$$signal.name", name]}
 
 
-def _resumed_by_signal() -> Changes:
-    """`model.waiting.resumed_by_signal`; the previous stage has put the signal into `woken_by`."""
-    heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
-    is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
-    signals = {"$map": {"input": _SIGNALS, "as": "signal", "in": {"$cond": [is_it, heard, "$$signal"]}}}
-    data = {"signal": "$woken_by.name", "key": "$woken_by.key"}
-    return {"signals": signals, **_resumed("signal", data)}
-
-
-def _resumed(stage: Stage, data: Expression) -> Changes:
+def resumed(stage: Stage, data: Expression) -> Changes:
     """`model.waiting.resumed`."""
     left = {"$cond": [is_set("$subtasks"), {"$mergeObjects": ["$subtasks", {"is_awaited": False}]}, "$subtasks"]}
     return {
@@ -303,8 +181,8 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
     }
 
 
-def _next_check(name: Expression, until: Expression) -> Expression:
-    """`model.waiting._next_check`; name and time are null or missing if there is no signal, or no time limit."""
+def next_check(name: Expression, until: Expression) -> Expression:
+    """`model.waiting.next_check_of`; name and time are null or missing if there is no signal, or no time limit."""
     return {
-        "$cond": [{"$ne": [unused_signals(_has_name(name)), []]}, NOW, {"$min": [until, later(WAIT_CHECK_INTERVAL)]}]
+        "$cond": [{"$ne": [unused_signals(has_name(name)), []]}, NOW, {"$min": [until, later(WAIT_CHECK_INTERVAL)]}]
     }

@@ -29,7 +29,9 @@ def build_single_write(request: object) -> Write:
         TypeError: for a class that has no rule here.
     """
     name = type(request).__name__
-    raise TypeError(f"{name} has no rule for MongoDB; add it to taskframework.stores.mongo.transitions")
+    raise TypeError(
+        f"{name} has no rule for MongoDB; add it to taskframework.stores.mongo, to the file with the name of its own"
+    )
 
 
 def under_claim(requests: JointRequests[Any]) -> Document:

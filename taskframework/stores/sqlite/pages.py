@@ -10,7 +10,8 @@ from taskframework.clock import from_milliseconds, to_milliseconds
 from taskframework.errors import TaskUnreadableError
 from taskframework.leaving_out import leave_out
 from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
-from taskframework.model.task import UNREADABLE, CancelRequest, Task
+from taskframework.model.task import UNREADABLE, Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence
 from taskframework.stores.reading import unreadable
 from taskframework.stores.sqlite.connection import Row
@@ -44,7 +45,7 @@ def cancels_of(rows: Sequence[Row]) -> dict[Fence, CancelRequest]:
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
-    """A page of tasks, from the rows of `queries.list_tasks`."""
+    """A page of tasks, from the rows of `lists.list_tasks`."""
     width = len(TaskRow._fields)
     cursor = _cursor_at(rows[limit - 1][width:], filter) if len(rows) > limit else None
     left_out: list[str] = []
@@ -52,7 +53,7 @@ def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]
 
 
 def search_page(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
-    """The ids of a page, and the cursor of the next one, from the rows of `queries.search_tasks`."""
+    """The ids of a page, and the cursor of the next one, from the rows of `lists.search_tasks`."""
     found, last = [row for row in rows if row[0]], rows[-1] if len(rows) == most else None
     if len(found) > limit:
         found, last = found[:limit], found[limit - 1]

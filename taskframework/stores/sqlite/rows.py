@@ -15,7 +15,8 @@ from taskframework.clock import to_milliseconds, whole_milliseconds
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.limits import waiting_limit
-from taskframework.model.task import SHAPE, TIMES, UNREADABLE, CancelRequest, Task, record_from_document
+from taskframework.model.task import SHAPE, TIMES, UNREADABLE, Task, record_from_document
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.values import Json
 from taskframework.stores.reading import unreadable
 

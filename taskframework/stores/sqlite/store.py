@@ -20,12 +20,13 @@ from taskframework.model.records import Record, RecordChange, id_range
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
 from taskframework.model.streams import STREAMS, PassTurn, StreamKey, TakePositions, Turn, stream_key_of
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import SEARCH_PAGE_SIZE, DueTask, Inserted, StoreReport
 from taskframework.stores.reading import turn_of
-from taskframework.stores.sqlite import queries, traffic
+from taskframework.stores.sqlite import lists, queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
@@ -146,20 +147,20 @@ class SqliteStore:
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
+        rows = await self._database.fetch(*lists.list_tasks(scope, filter, limit, cursor))
         return task_page(rows, limit, filter)
 
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        rows = await self._database.fetch(*queries.search_tasks(scope, filter, SEARCH_PAGE_SIZE, cursor))
+        rows = await self._database.fetch(*lists.search_tasks(scope, filter, SEARCH_PAGE_SIZE, cursor))
         ids, next_cursor = search_page(rows, limit, SEARCH_PAGE_SIZE, filter)
         whole = tasks_of(await self._database.fetch(queries.TASKS_BY_ID, [to_json(ids)]))
         found = {task.task_id: task for task in whole}
         return Page(tuple([found[task_id] for task_id in ids if task_id in found]), next_cursor)
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        rows = await self._database.fetch(*queries.count_dead(scope, filter, to_milliseconds(self._clock.now()), most))
+        rows = await self._database.fetch(*lists.count_dead(scope, filter, to_milliseconds(self._clock.now()), most))
         return [
             DeadCount(
                 cause, task_type, hours, count, from_milliseconds(first), from_milliseconds(last), error_type, message
@@ -309,7 +310,7 @@ class SqliteStore:
         return [None] * len(rows)
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
-        return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
+        return message_page(await self._database.fetch(*lists.list_dead_messages(limit, cursor)), limit)
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
         rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (_MAX_TIME, limit))

@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
+from taskframework.model.attempts import Complete, Fail
 from taskframework.model.interventions import Cancel, Reap
 from taskframework.model.marks import RenewLease
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import new_claim_id, new_task_id
-from taskframework.model.transitions import Complete, Fail, Fence
+from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework import failpoint
+from taskframework.model.attempts import Complete
 from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, OUTBOX, Driver
 from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.interventions import Cancel, Expire
@@ -18,7 +19,6 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Complete
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,

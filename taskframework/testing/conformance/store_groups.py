@@ -8,11 +8,12 @@ from datetime import timedelta
 
 import pytest
 
+from taskframework.model.attempts import Complete, Fail, RecordStep, ReportProgress
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkDispatched, MarkPublished
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.transitions import Complete, Fail, Fence, RecordStep, ReportProgress, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (

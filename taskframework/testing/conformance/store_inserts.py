@@ -8,7 +8,8 @@ from datetime import timedelta
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, new_task_id
+from taskframework.model.task import new_task_id
+from taskframework.model.task_fields import ParentLink, Subtasks
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put, put_running, read_task

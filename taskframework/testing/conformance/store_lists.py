@@ -11,6 +11,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.clock import whole_milliseconds
+from taskframework.model.attempts import Complete, Fail
 from taskframework.model.interventions import Discard, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import (
@@ -24,8 +25,8 @@ from taskframework.model.query import (
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.task import Batch, ParentLink, Task, new_task_id
-from taskframework.model.transitions import Complete, Fail
+from taskframework.model.task import Task, new_task_id
+from taskframework.model.task_fields import Batch, ParentLink
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 from taskframework.model.drivers import DISPATCH, OUTBOX
 from taskframework.model.marks import EndPutOff, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (

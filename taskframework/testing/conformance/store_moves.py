@@ -14,14 +14,10 @@ from typing import cast
 
 import pytest
 
+from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
 from taskframework.model.debounce import ReplaceParameters
-from taskframework.model.drivers import (
-    DRIVERS,
-    OUTBOX,
-    Driver,
-    missing_drivers,
-)
+from taskframework.model.drivers import DRIVERS, OUTBOX, Driver, missing_drivers
 from taskframework.model.interventions import (
     Cancel,
     Discard,
@@ -51,24 +47,13 @@ from taskframework.model.marks import (
     RestartQueueTimeout,
 )
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
-from taskframework.model.task import (
-    new_claim_id,
-    new_task_id,
-)
-from taskframework.model.transitions import (
-    Claim,
-    Complete,
-    Fail,
-    Fence,
-    RecordStep,
-    Release,
-    ReportProgress,
-    Transition,
-)
-from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal, Wait, Wake
+from taskframework.model.task import new_claim_id, new_task_id
+from taskframework.model.transitions import Fence, Transition
+from taskframework.model.waiting import CountSubtasks, Reopen, Wait
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_situations import A_ROUND, RARE_DRIVERS, READ_AT, in_status, situations
 from taskframework.testing.conformance.store_suite import (

@@ -12,7 +12,8 @@ from taskframework.model.limits import limit_ids
 from taskframework.model.query import CursorInvalidError, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import LimitWait, ParentLink, new_task_id
+from taskframework.model.task import new_task_id
+from taskframework.model.task_fields import LimitWait, ParentLink
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_lists import all_pages
 from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSuite, make_error, put, put_final

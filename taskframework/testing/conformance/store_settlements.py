@@ -8,11 +8,12 @@ from datetime import timedelta
 
 import pytest
 
+from taskframework.model.attempts import Complete, Fail, RecordStep, Release
 from taskframework.model.interventions import Cancel
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import StepOutcome
-from taskframework.model.transitions import Complete, Fail, Fence, RecordStep, Release, Transition
+from taskframework.model.task_fields import StepOutcome
+from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,

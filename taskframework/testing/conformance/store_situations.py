@@ -7,20 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from taskframework.model.drivers import (
-    CASCADE,
-    CHECK,
-    RETRY,
-    SEAL,
-    SPAWN,
-    UNBLOCK,
-)
+from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, UNBLOCK
 from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique
+from taskframework.model.signals import MAX_SIGNALS
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
-from taskframework.model.task import (
-    ERRORS_KEPT,
-    HISTORY_LENGTH,
-    SCHEMA_VERSION,
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SCHEMA_VERSION, new_claim_id, new_task_id
+from taskframework.model.task_fields import (
     Batch,
     CancelRequest,
     Discarded,
@@ -31,19 +23,9 @@ from taskframework.model.task import (
     SignalWait,
     StepOutcome,
     Subtasks,
-    new_claim_id,
-    new_task_id,
 )
-from taskframework.model.transitions import (
-    BY_DEADLINE,
-    Fence,
-)
-from taskframework.model.waiting import MAX_SIGNALS
-from taskframework.testing.conformance.store_suite import (
-    HOUR,
-    MINUTE,
-    make_error,
-)
+from taskframework.model.transitions import BY_DEADLINE, Fence
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, make_error
 
 #: The drivers of parents and of other waiting tasks, which few tasks have.
 RARE_DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)

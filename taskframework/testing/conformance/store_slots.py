@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.attempts import Complete, Fail, TakenSlot
 from taskframework.model.limits import slot_to_give_back, waiting_limit
 from taskframework.model.marks import MakeDue
 from taskframework.model.records import Record
@@ -25,8 +26,7 @@ from taskframework.model.slots import (
     TakeSlot,
 )
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HeldSlot
-from taskframework.model.transitions import Complete, Fail, TakenSlot
+from taskframework.model.task_fields import HeldSlot
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,

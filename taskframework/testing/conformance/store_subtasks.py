@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.attempts import Fail
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES, Counts, subtask_id
-from taskframework.model.task import ParentLink, Subtasks, Task
-from taskframework.model.transitions import Fail
+from taskframework.model.task import Task
+from taskframework.model.task_fields import ParentLink, Subtasks
 from taskframework.model.waiting import CountSubtasks, Reopen
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import pytest_asyncio
 
 from taskframework import failpoint
+from taskframework.model.attempts import Claim
 from taskframework.model.marks import (
     CascadeAgain,
     CountAfterEnd,
@@ -29,8 +30,9 @@ from taskframework.model.outcome import describe
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease, Task, TaskError, new_claim_id
-from taskframework.model.transitions import Claim, Fence, Transition
+from taskframework.model.task import Task, new_claim_id
+from taskframework.model.task_fields import Lease, TaskError
+from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import TOLERANCE, differences
 from taskframework.testing.factories import new_task

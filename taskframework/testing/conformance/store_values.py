@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from taskframework.errors import ValueNotStorableError
+from taskframework.model.attempts import Complete, Fail, RecordStep, ReportProgress
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import StepOutcome, Task
-from taskframework.model.transitions import Complete, Fail, RecordStep, ReportProgress, Transition
+from taskframework.model.task import Task
+from taskframework.model.task_fields import StepOutcome
+from taskframework.model.transitions import Transition
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import same_json
 from taskframework.testing.conformance.store_suite import (

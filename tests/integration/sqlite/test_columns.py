@@ -10,7 +10,8 @@ import pytest
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Batch, ParentLink, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, ParentLink
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row

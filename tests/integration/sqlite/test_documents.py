@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
+from taskframework.model.attempts import Complete
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MakeDue, ReserveDispatch
@@ -20,9 +21,9 @@ from taskframework.model.records import RecordUnreadableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, Turn
-from taskframework.model.task import SCHEMA_VERSION, LimitWait, ParentLink, Task, new_task_id
+from taskframework.model.task import SCHEMA_VERSION, Task, new_task_id
+from taskframework.model.task_fields import LimitWait, ParentLink
 from taskframework.model.traffic import CountedTasks
-from taskframework.model.transitions import Complete
 from taskframework.recovery.loop import make_reservations
 from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.stores.base import Inserted

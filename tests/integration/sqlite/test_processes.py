@@ -35,8 +35,8 @@ asyncio.run(main())
 _CLAIM_ALL = """
 import asyncio, sys
 from datetime import timedelta
+from taskframework.model.attempts import Claim
 from taskframework.model.task import new_claim_id
-from taskframework.model.transitions import Claim
 from taskframework.stores.sqlite import SqliteStore
 
 async def main():

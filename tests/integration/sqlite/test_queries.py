@@ -16,7 +16,7 @@ from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.traffic import CountedTasks
-from taskframework.stores.sqlite import queries, retention, rows, traffic
+from taskframework.stores.sqlite import lists, queries, retention, rows, traffic
 from taskframework.stores.sqlite.migrate import migrations
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, Value
 
@@ -138,20 +138,20 @@ def test_the_list_of_a_parent_begins_at_its_place(
         else "tasks_planned_in_status (parent_task_id=? AND status=?"
     )
     for cursor, begins in ((None, ")"), (place, " AND (parent_generation,parent_round,parent_slot)<(?,?,?))")):
-        text, _ = queries.list_tasks(scope, wanted, 10, cursor)
+        text, _ = lists.list_tasks(scope, wanted, 10, cursor)
         assert searches(database, text, "t") == {f"SEARCH t USING INDEX {index}{begins}"}
 
 
 @pytest.mark.parametrize("cursor", [None, CURSOR], ids=["first page", "next page"])
 def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, cursor: str | None) -> None:
     choices = itertools.product([None, TaskStatus.FAILED], [None, "type"], [None, "parent"], [False, True])
-    lists = {
-        f"{scope} {filter}": queries.list_tasks(scope, filter, 10, _cursor_for(filter) if cursor else None)
+    statements = {
+        f"{scope} {filter}": lists.list_tasks(scope, filter, 10, _cursor_for(filter) if cursor else None)
         for filter in itertools.starmap(TaskFilter, choices)
         for scope in (EVERYONE, Scope.of("alice"))
     }
-    lists |= {
-        f"search of {filter}": queries.search_tasks(
+    statements |= {
+        f"search of {filter}": lists.search_tasks(
             EVERYONE,
             replace(filter, correlation_id="id", idempotency_key="key", error="text", fingerprint="fingerprint"),
             10,
@@ -161,9 +161,9 @@ def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, 
     }
     now = datetime.now(UTC)
     in_time = TaskFilter(created_after=now, created_before=now)
-    lists["in time"] = queries.list_tasks(EVERYONE, in_time, 10, CURSOR if cursor else None)
-    lists["messages"] = queries.list_dead_messages(10, cursor)
-    for name, (text, values) in lists.items():
+    statements["in time"] = lists.list_tasks(EVERYONE, in_time, 10, CURSOR if cursor else None)
+    statements["messages"] = lists.list_dead_messages(10, cursor)
+    for name, (text, values) in statements.items():
         assert text.count("?") == len(values)
         steps = plan(database, text)
         assert [step for step in steps if "TEMP B-TREE" in step] == [], name

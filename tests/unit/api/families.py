@@ -11,14 +11,16 @@ from typing import Any
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
+from taskframework.model.attempts import Claim, Complete, Fail, ReportProgress
 from taskframework.model.batches import Seal, is_sealed, subtasks_for
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.subtasks import Counts, next_round, subtask_id, subtask_of
-from taskframework.model.task import Batch, Subtasks, Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, ReportProgress, Transition, framework_error
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, Subtasks
+from taskframework.model.transitions import Fence, Transition, framework_error
 from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.testing.factories import new_task
 

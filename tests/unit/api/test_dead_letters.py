@@ -15,7 +15,7 @@ import pytest
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch
+from taskframework.model.task_fields import Batch
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task

@@ -15,7 +15,7 @@ from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.marks import MakeDue
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, HoldBucket, TakePermits
 from taskframework.model.slots import SLOTS, TakeSlot
-from taskframework.model.task import LimitWait
+from taskframework.model.task_fields import LimitWait
 from taskframework.operations.limits import LimitOperations
 from taskframework.settings.limits import BucketSettings
 from taskframework.tasks.limits import limit_key

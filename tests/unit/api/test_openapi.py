@@ -23,7 +23,7 @@ from taskframework.api.letter_views import DeadLetterView
 from taskframework.api.tasks import TaskQuery
 from taskframework.api.views import HistoryEntryView, TaskErrorView, TaskView
 from taskframework.model.query import TaskFilter
-from taskframework.model.task import HistoryEntry, TaskError
+from taskframework.model.task_fields import HistoryEntry, TaskError
 from taskframework.model.view import entry_view, error_view, public_view
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.testing.factories import new_task

@@ -9,7 +9,7 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, NonRetryableError, Signal, SubtaskSummary, TaskContext
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import ParentLink
+from taskframework.model.task_fields import ParentLink
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of

@@ -18,7 +18,8 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.testing.factories import new_task
 
 TYPES = ("submitted", "started", "retrying", "started", "completed")

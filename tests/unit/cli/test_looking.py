@@ -21,7 +21,7 @@ import taskframework.limits.redis
 import taskframework.stores.mongo.store  # noqa: F401 - read before a loop runs
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HistoryEntry
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.factories import new_task

@@ -13,7 +13,7 @@ from taskframework.errors import ApiError
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Subtasks
+from taskframework.model.task_fields import Subtasks
 from tests.unit.model.test_batches import sealed_batch
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -31,7 +31,7 @@ from taskframework.model.keys import Role, new_key
 from taskframework.model.query import DeadMessage
 from taskframework.model.replays import Action, ActionFilter
 from taskframework.model.streams import StreamKey
-from taskframework.model.task import ParentLink
+from taskframework.model.task_fields import ParentLink
 from taskframework.model.view import public_view
 from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations

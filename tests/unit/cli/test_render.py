@@ -10,7 +10,8 @@ from rich.console import Console
 from taskframework.cli.render import event_line, print_next_step, print_tasks, print_timeline, task_facts
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import CancelRequest, HistoryEntry, Lease, StepOutcome, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, HistoryEntry, Lease, StepOutcome
 from taskframework.testing.factories import new_task
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,7 +15,8 @@ from taskframework.cli import watching
 from taskframework.errors import ResultTimeoutError
 from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
 from taskframework.testing.factories import new_task

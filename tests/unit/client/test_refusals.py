@@ -28,7 +28,7 @@ from taskframework.errors import (
 from taskframework.events.requests import address_of
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import CursorInvalidError
-from taskframework.model.task import Batch, Subtasks
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.model.view import public_view
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 from taskframework.testing.factories import new_task

@@ -13,7 +13,8 @@ from taskframework.api.feed import event_frame, sse_frame
 from taskframework.api.task_follower import HEARTBEAT, RESYNC
 from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS
 from taskframework.events.external import lifecycle_events, progress_event
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.view import public_view
 from taskframework.testing.factories import new_task
 from tests.unit.client.conftest import Connect, Stage, problem, stream, task

@@ -15,11 +15,13 @@ from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
 from taskframework.events.bridge import ROUND_SIZE, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
+from taskframework.model.attempts import Claim
 from taskframework.model.marks import Mark, MarkPublished
 from taskframework.model.options import StreamPlace
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, Task
-from taskframework.model.transitions import Claim, with_event
+from taskframework.model.task import Task
+from taskframework.model.task_fields import ParentLink
+from taskframework.model.transitions import with_event
 from taskframework.stores.base import TaskStore
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task

@@ -20,7 +20,8 @@ from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.marks import Mark
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, TakePermits
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import LimitWait, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import LimitWait
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.tasks.registry import TaskRegistry

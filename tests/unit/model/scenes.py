@@ -7,7 +7,8 @@ from typing import Any
 
 from taskframework.model.outcome import describe
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
-from taskframework.model.task import CancelRequest, Lease, Task, TaskError
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, Lease, TaskError
 from taskframework.model.transitions import Fence
 from taskframework.testing.factories import new_task
 

@@ -15,7 +15,8 @@ from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, Priority, TaskStatus
 from taskframework.model.subtasks import Counts, subtask_of
-from taskframework.model.task import FAMILY_VERSION, Batch, CancelRequest, ParentLink, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Task
+from taskframework.model.task_fields import Batch, CancelRequest, ParentLink, Subtasks
 from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import CountSubtasks
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, ZERO, in_status

@@ -24,7 +24,8 @@ from taskframework.model.drivers import (
     missing_drivers,
 )
 from taskframework.model.status import FINAL, LIVE, TaskStatus
-from taskframework.model.task import Lease, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, in_status, queued, running, wish_to_stop
 
 

@@ -18,7 +18,8 @@ from taskframework.model.pauses import Pause
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import Stream, Turn, go_on_command
-from taskframework.model.task import Batch, CancelRequest, LimitWait, SignalWait, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, CancelRequest, LimitWait, SignalWait, Subtasks
 from taskframework.model.versions import Newest
 from taskframework.model.workers import Presence
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, an_error, in_status, queued, running, wish_to_stop

@@ -13,6 +13,7 @@ import pytest
 
 from taskframework.failpoint import POINTS
 from taskframework.model import batches, debounce, interventions, marks, stream_moves, transitions, waiting
+from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ATTEMPT_END_TYPES, EVENT_BY_ENTRY_TYPE, event_of_move
@@ -45,6 +46,7 @@ from taskframework.model.marks import (
 )
 from taskframework.model.options import Debounce, StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE
+from taskframework.model.signals import SendSignal, Wake
 from taskframework.model.status import (
     AT_REST,
     CLAIMABLE,
@@ -60,17 +62,10 @@ from taskframework.model.status import (
 )
 from taskframework.model.stream_moves import ClaimTurn, MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
-from taskframework.model.task import ParentLink, Signal, SignalWait, Subtasks, Task
-from taskframework.model.transitions import (
-    BY_DEADLINE,
-    Claim,
-    Complete,
-    Fail,
-    RecordStep,
-    Release,
-    ReportProgress,
-)
-from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal, Wait, Wake
+from taskframework.model.task import Task
+from taskframework.model.task_fields import ParentLink, Signal, SignalWait, Subtasks
+from taskframework.model.transitions import BY_DEADLINE
+from taskframework.model.waiting import CountSubtasks, Reopen, Wait
 from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, TOKEN, ZERO, an_error, in_status, wish_to_stop
 
 

@@ -9,7 +9,8 @@ import pytest
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import FINAL, TaskStatus
 from taskframework.model.subtasks import Counts, Policy, Verdict, at_least, subtask_id
-from taskframework.model.task import Signal, SignalWait, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Signal, SignalWait, Subtasks
 from taskframework.model.waiting import WAIT_CHECK_INTERVAL, CountSubtasks, Reopen
 from tests.unit.model.scenes import MINUTE, NOW, TASK_ID, in_status
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from taskframework.model.attempts import Claim, Release
 from taskframework.model.interventions import NOT_STARTED, EndUnstarted, Replay
 from taskframework.model.marks import MakeDue, RestartQueueTimeout
 from taskframework.model.options import StartLimit
@@ -12,7 +13,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Fence, Release
+from taskframework.model.transitions import Fence
 from taskframework.testing.factories import new_task
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, TOKEN, ZERO, in_status, queued
 

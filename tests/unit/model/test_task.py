@@ -8,17 +8,8 @@ import pytest
 
 from taskframework.model.events import EVENT_BY_ENTRY_TYPE, TaskCompletedEvent, TaskSubmittedEvent, newest_event
 from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.task import (
-    SHAPE,
-    CancelRequest,
-    HistoryEntry,
-    ParentLink,
-    StepOutcome,
-    Subtasks,
-    Task,
-    new_claim_id,
-    new_task_id,
-)
+from taskframework.model.task import SHAPE, Task, new_claim_id, new_task_id
+from taskframework.model.task_fields import CancelRequest, HistoryEntry, ParentLink, StepOutcome, Subtasks
 from taskframework.model.view import public_view
 from tests.unit.model.scenes import NOW, an_error, in_status, queued, running
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
     MakeDue,
@@ -18,27 +19,9 @@ from taskframework.model.marks import (
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.model.task import (
-    ERRORS_KEPT,
-    HISTORY_LENGTH,
-    SCHEMA_VERSION,
-    HistoryEntry,
-    Lease,
-    StepOutcome,
-    Task,
-    initial_fields,
-)
-from taskframework.model.transitions import (
-    BY_DEADLINE,
-    RELAY_AFTER,
-    Claim,
-    Complete,
-    Fail,
-    RecordStep,
-    Release,
-    ReportProgress,
-    with_event,
-)
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SCHEMA_VERSION, Task, initial_fields
+from taskframework.model.task_fields import HistoryEntry, Lease, StepOutcome
+from taskframework.model.transitions import BY_DEADLINE, RELAY_AFTER, with_event
 from tests.unit.model.scenes import (
     FENCE,
     MINUTE,

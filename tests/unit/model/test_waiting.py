@@ -13,21 +13,13 @@ from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import CascadeAgain, CountAfterEnd, MarkSpawned, MoveDriver
 from taskframework.model.options import StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.signals import MAX_SIGNALS, SendSignal, Wake
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Task
+from taskframework.model.task_fields import Batch, Signal, SignalWait, Subtasks
 from taskframework.model.transitions import BY_DEADLINE
-from taskframework.model.waiting import (
-    MAX_SIGNALS,
-    RECOUNT_AFTER,
-    SPAWN_AFTER,
-    WAIT_CHECK_INTERVAL,
-    CountSubtasks,
-    Reopen,
-    SendSignal,
-    Wait,
-    Wake,
-)
+from taskframework.model.waiting import RECOUNT_AFTER, SPAWN_AFTER, WAIT_CHECK_INTERVAL, CountSubtasks, Reopen, Wait
 from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, in_status, running, wish_to_stop
 
 PLANNED = Subtasks(2, [{"items": [1, 2]}])

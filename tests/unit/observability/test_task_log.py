@@ -9,6 +9,7 @@ import pytest
 
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
+from taskframework.model.attempts import Claim, Fail
 from taskframework.model.events import (
     TaskCompletedEvent,
     TaskFailedEvent,
@@ -20,8 +21,8 @@ from taskframework.model.events import (
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Batch, Subtasks
-from taskframework.model.transitions import Claim, Fail, Fence
+from taskframework.model.task_fields import Batch, Subtasks
+from taskframework.model.transitions import Fence
 from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.observability import task_log
 from taskframework.observability.metrics import Metrics

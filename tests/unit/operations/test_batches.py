@@ -15,7 +15,7 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
-from taskframework.model.task import Batch, ParentLink, Subtasks
+from taskframework.model.task_fields import Batch, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchNotRetriedError, BatchOperations
 from taskframework.operations.tasks import TaskOperations

@@ -9,7 +9,7 @@ from taskframework.model.message import rfc3339
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease
+from taskframework.model.task_fields import Lease
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.operations.explain import ExplainOperations
 from taskframework.settings import WorkerSettings

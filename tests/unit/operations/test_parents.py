@@ -14,7 +14,8 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
-from taskframework.model.task import Batch, ParentLink, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, ParentLink, Subtasks
 from taskframework.model.waiting import CountSubtasks
 from taskframework.operations.parents import COUNTED_WITHIN, Miscounted, find_miscounted, find_overdue
 from taskframework.stores.sqlite import SqliteStore

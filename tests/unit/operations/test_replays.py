@@ -30,17 +30,14 @@ from taskframework.model.replays import (
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Batch, LimitWait, ParentLink, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, LimitWait, ParentLink, Subtasks
 from taskframework.model.waiting import CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.replay_carrier import ReplayCarrier
 from taskframework.operations.replay_keys import ReplayConflictError, ReplayKeys
-from taskframework.operations.replays import (
-    ReplayNotFoundError,
-    ReplayOperations,
-    ReplayRunningError,
-)
+from taskframework.operations.replays import ReplayNotFoundError, ReplayOperations, ReplayRunningError
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.edits import Edits

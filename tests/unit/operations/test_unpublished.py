@@ -7,7 +7,8 @@ from typing import Any
 
 from taskframework.model.marks import PostponeRelay
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import HistoryEntry
 from taskframework.operations.unpublished import find_unpublished
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock

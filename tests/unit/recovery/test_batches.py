@@ -27,7 +27,8 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_of
-from taskframework.model.task import Batch, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.recovery.batches import BatchRepair
 from taskframework.stores.base import Inserted

@@ -18,7 +18,8 @@ from taskframework.model.query import Page, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import subtask_id
-from taskframework.model.task import Lease, ParentLink, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock

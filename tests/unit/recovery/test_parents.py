@@ -16,6 +16,7 @@ from taskframework.aggregation.reporter import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import ParentFinishedError, StoreUnavailableError, TransitionRefusedError
+from taskframework.model.attempts import Claim, Complete
 from taskframework.model.drivers import CASCADE, SPAWN, Driver
 from taskframework.model.events import TaskCompletedEvent, TaskSubmittedEvent
 from taskframework.model.interventions import Cancel, Replay
@@ -26,8 +27,9 @@ from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
-from taskframework.model.task import ParentLink, Subtasks, Task
-from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.model.task import Task
+from taskframework.model.task_fields import ParentLink, Subtasks
+from taskframework.model.transitions import Fence
 from taskframework.model.versions import newest_record
 from taskframework.model.waiting import RECOUNT_AFTER, SPAWN_AFTER, WAIT_CHECK_INTERVAL, CountSubtasks, Reopen
 from taskframework.moves import TaskMoves

@@ -19,7 +19,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS, GiveSlotBack, TakeSlot
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import planned_tasks, subtask_of
-from taskframework.model.task import Batch, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.queues import QueueOperations
 from taskframework.recovery.pauses import PauseRepair

@@ -15,7 +15,8 @@ from taskframework.model.marks import MakeDue, MarkDispatched
 from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, HoldBucket, TakePermits
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
-from taskframework.model.task import LimitWait, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import LimitWait
 from taskframework.recovery.rate_turns import RateTurnRepair
 from taskframework.stores.base import DueTask
 from taskframework.stores.sqlite import SqliteStore

@@ -22,7 +22,8 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease, ParentLink, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease, ParentLink
 from taskframework.model.transitions import Move
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import choose_due

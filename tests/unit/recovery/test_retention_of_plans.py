@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from taskframework.model.attempts import Claim, Complete, Release
 from taskframework.model.marks import MarkSpawned
 from taskframework.model.plans import PLAN, part_of
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Subtasks, Task
-from taskframework.model.transitions import Claim, Complete, Fence, Release
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
+from taskframework.model.transitions import Fence
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock

@@ -11,6 +11,7 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, RegistrationError, Retention, TaskContext, TaskOptions
 from taskframework.bus import EventBus
+from taskframework.model.attempts import Claim, Complete, Fail
 from taskframework.model.idempotency import key_id
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkPublished
@@ -19,8 +20,9 @@ from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.subtasks import subtask_of
-from taskframework.model.task import FAMILY_VERSION, Subtasks, Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.model.task import FAMILY_VERSION, Task
+from taskframework.model.task_fields import Subtasks
+from taskframework.model.transitions import Fence
 from taskframework.recovery import retention
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from taskframework import Settings, failpoint
+from taskframework.model.attempts import Claim, Complete, Fail, Release
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.streams import STREAMS, Stream, StreamKey
 from taskframework.model.task import Task, new_claim_id
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release
+from taskframework.model.transitions import Fence
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry

@@ -16,7 +16,8 @@ from taskframework.model.stream_moves import Skip
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import STREAMS, Gap, StreamKey
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Subtasks
 from taskframework.model.waiting import CountSubtasks, Reopen, Wait
 from taskframework.stores.reading import read_record
 from tests.unit.streams.conftest import HOUR, KEY, Installation, armed

@@ -20,6 +20,7 @@ from taskframework import (
     failpoint,
 )
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.attempts import Fail, Release
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.interventions import Cancel, Expire, Reap, Replay
 from taskframework.model.marks import MarkPublished
@@ -31,7 +32,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL, Unblock
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
-from taskframework.model.transitions import Fail, Move, Release
+from taskframework.model.transitions import Move
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.recovery.streams import StreamRepair
 from taskframework.stores.reading import read_record

@@ -14,6 +14,7 @@ import pytest
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError
+from taskframework.model.attempts import Claim, Complete, Fail, Release
 from taskframework.model.debounce import WINDOWS
 from taskframework.model.events import TaskEvent, TaskReplacedEvent, TaskSubmittedEvent
 from taskframework.model.idempotency import GRACE
@@ -23,7 +24,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release
+from taskframework.model.transitions import Fence
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import Submission, SubmitRequest

@@ -28,10 +28,11 @@ from taskframework import (
     ValueNotStorableError,
     task,
 )
+from taskframework.model.attempts import Claim, Fail
 from taskframework.model.scope import EVERYONE
 from taskframework.model.subtasks import subtask_id
-from taskframework.model.transitions import Claim, Fail, Fence
-from taskframework.submission.options import accept_options
+from taskframework.model.transitions import Fence
+from taskframework.submission.acceptance import accept_options
 from taskframework.tasks.kinds import read_result
 from taskframework.testing.conformance.store_suite import make_error
 

@@ -16,13 +16,14 @@ from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, NewerVersionError, TaskUnreadableError, TransitionRefusedError
 from taskframework.limits.versions import read_newest
+from taskframework.model.attempts import Claim, Complete, Fail
 from taskframework.model.interventions import Replay
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import ANONYMOUS, EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.retention import RetentionRepair

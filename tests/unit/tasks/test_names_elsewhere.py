@@ -9,7 +9,7 @@ import pytest
 
 from taskframework import SubmitRequest, TaskOptions, task
 from taskframework.errors import RegistrationError
-from taskframework.submission.options import BATCH_OPTIONS, OPTIONS
+from taskframework.submission.acceptance import BATCH_OPTIONS, OPTIONS
 from taskframework.tasks import names_elsewhere
 from taskframework.tasks.names_elsewhere import names_meant
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.outcome import classify
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 from taskframework.model.values import MAX_STEP_BYTES, MAX_STEPS
 from taskframework.tasks import steps as module
 from taskframework.tasks.steps import Steps

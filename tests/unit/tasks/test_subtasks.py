@@ -20,7 +20,7 @@ from taskframework import (
 )
 from taskframework.errors import IdempotencyConflictError, RegistrationError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.subtasks import at_least
-from taskframework.model.task import Subtasks
+from taskframework.model.task_fields import Subtasks
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.subtasks import (
     SubtaskOutcome,

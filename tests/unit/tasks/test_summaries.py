@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, Subtasks
+from taskframework.model.task_fields import ParentLink, Subtasks
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, SubtaskSummary
 from taskframework.testing.factories import new_task
 

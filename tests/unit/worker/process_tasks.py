@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from taskframework.errors import RetryableError
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import StepOutcome
+from taskframework.model.task_fields import StepOutcome
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions

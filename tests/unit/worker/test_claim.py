@@ -15,12 +15,14 @@ import pytest
 
 from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
+from taskframework.model.attempts import TakenSlot
 from taskframework.model.events import TaskEvent
 from taskframework.model.message import TaskMessage
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import CancelRequest, Lease, Task
-from taskframework.model.transitions import TakenSlot, Transition
+from taskframework.model.task import Task
+from taskframework.model.task_fields import CancelRequest, Lease
+from taskframework.model.transitions import Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock

@@ -16,6 +16,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, ConcurrencyLimit, TaskContext, TaskOptions
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.limits.slots import SlotKeeper
+from taskframework.model.attempts import Claim
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
 from taskframework.model.records import Record, RecordChange
@@ -31,7 +32,6 @@ from taskframework.model.slots import (
 )
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim
 from taskframework.stores.base import DueTask
 from taskframework.stores.reading import read_record
 from taskframework.stores.sqlite import SqliteStore

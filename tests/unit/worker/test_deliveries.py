@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.attempts import Claim
 from taskframework.model.message import TaskMessage
 from taskframework.model.outcome import Outcome, Succeeded
 from taskframework.model.status import Priority
 from taskframework.model.stream_moves import ClaimTurn
-from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, BaseModel, SecretStr, computed_field, field
 from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext, TaskOptions
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
-from taskframework.model.task import CancelRequest, Subtasks
+from taskframework.model.task_fields import CancelRequest, Subtasks
 from taskframework.model.transitions import BY_DEADLINE, Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.kinds import read_result

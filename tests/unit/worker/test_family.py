@@ -26,7 +26,8 @@ from taskframework import (
 from taskframework.model.outcome import Failed, Outcome, Succeeded, Waits, describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_DEPTH, planned_tasks, subtask_id
-from taskframework.model.task import Lease, ParentLink, Subtasks, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease, ParentLink, Subtasks
 from taskframework.model.transitions import Fence
 from taskframework.model.waiting import Wait
 from taskframework.moves import TaskMoves

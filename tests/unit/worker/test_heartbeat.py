@@ -13,7 +13,7 @@ import pytest
 from taskframework import background
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
-from taskframework.model.task import CancelRequest, Lease
+from taskframework.model.task_fields import CancelRequest, Lease
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import TaskStore
 from taskframework.testing.clock import FakeClock

@@ -13,7 +13,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, CallNext, NonRetryableError, TaskContext, resource, task
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Succeeded
-from taskframework.model.task import ParentLink
+from taskframework.model.task_fields import ParentLink
 from taskframework.model.transitions import Fence
 from taskframework.moves import TaskMoves
 from taskframework.tasks.extensions import Middleware, WorkerExtensions

@@ -13,7 +13,8 @@ import pytest_asyncio
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.records import Record
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease, new_claim_id
+from taskframework.model.task import new_claim_id
+from taskframework.model.task_fields import Lease
 from taskframework.model.workers import FORGOTTEN_AFTER, LOST_AFTER, PRESENCE, REPORT_INTERVAL
 from taskframework.operations.workers import WorkerOperations, WorkerState
 from taskframework.recovery.retention import RetentionRepair

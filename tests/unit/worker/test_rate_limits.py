@@ -18,7 +18,8 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, TakePermits
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import LimitWait, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import LimitWait
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock

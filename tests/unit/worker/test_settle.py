@@ -16,6 +16,7 @@ from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
+from taskframework.model.attempts import Claim
 from taskframework.model.events import AttemptFinished, TaskEvent
 from taskframework.model.interventions import Reap
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
@@ -23,7 +24,7 @@ from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Fence, Transition
+from taskframework.model.transitions import Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import Registration, TaskRegistry

@@ -20,7 +20,8 @@ from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.outcome import Failed, Outcome, Succeeded
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Lease, StepOutcome, Task
+from taskframework.model.task import Task
+from taskframework.model.task_fields import Lease, StepOutcome
 from taskframework.model.transitions import Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
