@@ -17,7 +17,8 @@ from taskframework.model.interventions import Replay
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
-from taskframework.stores.mongo.client import Collection, MongoDriver
+from taskframework.stores.mongo.client import MongoDriver
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
 from taskframework.testing.conformance.store_suite import insert_one, put_final, read_task

@@ -10,7 +10,7 @@ import pytest
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.status import TaskStatus
 from taskframework.stores.mongo import queries
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.traffic import TrafficCalls
 
 

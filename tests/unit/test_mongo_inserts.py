@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from taskframework.errors import StoreError
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import ExistingDocument, Inserter
 

@@ -9,7 +9,7 @@ from taskframework.model.letters import DeadCount
 from taskframework.model.query import DeadMessage, MessageOutline, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.stores.mongo import lists
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.documents import Document, dead_message_of, with_utc
 from taskframework.stores.mongo.indexes import DEAD_MESSAGES, ENDED
 

@@ -29,7 +29,8 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.wording import pluralize
 from taskframework.stores.base import Records
-from taskframework.stores.mongo.client import BY_ID, Connection, time_limit
+from taskframework.stores.mongo.client import Connection, time_limit
+from taskframework.stores.mongo.collection import BY_ID
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import in_status
 from taskframework.stores.mongo.indexes import INDEX_BUILD, LIST_BY_STATUS

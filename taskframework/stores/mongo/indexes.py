@@ -17,7 +17,7 @@ from typing import Any
 from taskframework.errors import StoreMisconfiguredError
 from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.documents import Document
 
 #: How long `open` may take to build an index on a large collection. The usual time limit would make every attempt fail.

@@ -16,8 +16,8 @@ from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, RecordUnreadableError, id_range, new_revision
 from taskframework.model.streams import STREAMS, PassTurn, TakePositions
-from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.codec import encode_document
+from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, encode_value, with_utc
 from taskframework.stores.mongo.expressions import Changes, Expression, has_passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError

@@ -13,7 +13,7 @@ from functools import partial
 
 from taskframework.model.status import DEAD, FINAL, LIVE, TaskStatus
 from taskframework.model.streams import StreamKey
-from taskframework.stores.mongo.client import BY_ID, Collection
+from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import has_passed, in_status
 from taskframework.stores.mongo.indexes import ENDED, PURGE, STREAM, SUBTASKS

@@ -9,7 +9,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.task import Task
 from taskframework.stores.base import SEARCH_PAGE_SIZE
 from taskframework.stores.mongo import lists, queries
-from taskframework.stores.mongo.client import BY_ID, Collection
+from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, read_documents, task_of
 
 

@@ -23,8 +23,9 @@ from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, lists, queries
-from taskframework.stores.mongo.client import BY_ID, Collection, Connection, MongoDriver, TlsFiles, connect, time_limit
+from taskframework.stores.mongo.client import Connection, MongoDriver, TlsFiles, connect, time_limit
 from taskframework.stores.mongo.codec import encode_document
+from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.dead_letters import DeadLetterCalls
 from taskframework.stores.mongo.documents import (
     Document,

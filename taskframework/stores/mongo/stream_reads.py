@@ -10,7 +10,7 @@ from taskframework.model.query import StreamTimes
 from taskframework.model.streams import STREAMS, StreamKey, Turn, stream_key_of
 from taskframework.model.task import Task
 from taskframework.stores.mongo import queries
-from taskframework.stores.mongo.client import BY_ID, Collection
+from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.documents import read_documents, task_of, with_utc
 from taskframework.stores.mongo.indexes import STREAM, TURNS
 from taskframework.stores.mongo.records import ids_of

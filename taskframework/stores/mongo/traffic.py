@@ -11,7 +11,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.traffic import CountedTasks, LaneCount, LaneCounts
 from taskframework.stores.mongo import queries
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.collection import Collection
 from taskframework.stores.mongo.documents import Document, with_utc
 from taskframework.stores.mongo.expressions import in_status
 from taskframework.stores.mongo.indexes import ENDED, LIST_BY_STATUS, WAITING

@@ -13,8 +13,9 @@ from taskframework.grouping import BULK_LIMIT, Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
-from taskframework.stores.mongo.client import BY_ID, Collection, Points, time_limit
+from taskframework.stores.mongo.client import time_limit
 from taskframework.stores.mongo.codec import encode_document
+from taskframework.stores.mongo.collection import BY_ID, Collection, Points
 from taskframework.stores.mongo.documents import Document, read_documents, task_of, with_utc
 from taskframework.stores.mongo.joint import combine_filters
 from taskframework.stores.mongo.remembered import RememberedAttempts
