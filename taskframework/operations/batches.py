@@ -19,7 +19,8 @@ from taskframework.model.subtasks import LATE_SPAWN_PAUSE, count_deleted, may_gr
 from taskframework.model.task import Task
 from taskframework.model.wording import duration_text, pluralize
 from taskframework.moves import TaskMoves
-from taskframework.operations.tasks import HINT_STILL_CANCELLING, TaskOperations, hint_if_deleted
+from taskframework.operations.refusals import HINT_STILL_CANCELLING, hint_if_deleted
+from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
 
 #: How many sub-tasks are read together for results. Each may have a result of 1 MiB, and parameters of the same size.

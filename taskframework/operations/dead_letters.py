@@ -15,8 +15,9 @@ from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.operations.letter_views import DeadLetter, of_message, of_task
+from taskframework.operations.refusals import not_retried_error
 from taskframework.operations.replay_keys import ReplayKeys, hash_of_replay, replay_id_of
-from taskframework.operations.tasks import TaskOperations, not_retried_error
+from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
 from taskframework.submission.edits import Edits
 

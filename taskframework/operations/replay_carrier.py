@@ -148,7 +148,7 @@ class ReplayCarrier:
             if was_done_before(replay, task):
                 # That process may have died before the parents of the task knew.
                 if task.status is TaskStatus.QUEUED:
-                    await self._tasks.count_again(task, EVERYONE, by=replay.by, reopen=replay.reopen)
+                    await self._tasks.ancestors.count_again(task, EVERYONE, by=replay.by, reopen=replay.reopen)
                 return {name: None}
             if replay.status is not BulkActionStatus.RUNNING or not can_be_done(replay, task):
                 return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import takewhile
 from typing import Any
 
 from taskframework.errors import (
@@ -15,27 +14,23 @@ from taskframework.errors import (
     TransitionRefusedError,
 )
 from taskframework.limits.versions import read_newest
-from taskframework.model.batches import is_sealed
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Replay, RetryNow
-from taskframework.model.marks import CascadeAgain, CountAgain
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, Page, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.signals import MAX_SIGNALS, SendSignal
 from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.streams import go_on_command, is_serial
+from taskframework.model.streams import go_on_command
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.model.versions import is_older
-from taskframework.model.waiting import Reopen, went_on_without
-from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
+from taskframework.operations.ancestors import Ancestors
 from taskframework.operations.parents import count_deleted_subtasks
+from taskframework.operations.refusals import hint_if_deleted, hint_if_not_reopened_for, not_retried_error, refusal_of
 from taskframework.stores.base import TaskStore
 from taskframework.submission.acceptance import accept_name, accept_reason
 from taskframework.tasks.values import to_storable_json
-
-HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."
 
 
 class SignalConflictError(TaskframeworkError):
@@ -57,6 +52,7 @@ class TaskOperations:
         self._store = store
         self._moves = moves
         self._dispatch_after = dispatch_after
+        self.ancestors = Ancestors(store, moves)
 
     async def get(self, task_id: str, scope: Scope) -> Task:
         """Read a task.
@@ -95,7 +91,7 @@ class TaskOperations:
             return cancelled
         task = await self.get(task_id, scope)
         if task.status.is_final:
-            raise _refuse(task, "cancelled", LIVE)
+            raise refusal_of(task, "cancelled", LIVE)
         return task
 
     async def retry(
@@ -141,29 +137,13 @@ class TaskOperations:
         if revision not in (None, task.revision):
             raise not_retried_error(task)
         if reopen:
-            await self._reopen_parents(task, scope, by)
+            await self.ancestors.reopen(task, scope, by)
         replay = Replay(task_id, scope, by, self._dispatch_after, task.revision, edited, reason, replay_id)
         replayed = await self._moves.make(replay)
         if replayed is None:
             raise not_retried_error(await self.get(task_id, scope))
-        await self.count_again(replayed, scope, by=by, reopen=reopen)
+        await self.ancestors.count_again(replayed, scope, by=by, reopen=reopen)
         return replayed
-
-    async def count_again(self, subtask: Task, scope: Scope, *, by: str, reopen: bool) -> None:
-        """Let the parents of a sub-task that was replayed count it again. A count that began before may end them, or
-        may have ended them already.
-
-        Raises:
-            ParentFinishedError: if its parent has ended and is not to be reopened; then the parent cancels it.
-        """
-        if (link := subtask.parent) is None:
-            return
-        await self._store.mark(*(CountAgain(parent.task_id) for parent in await self._parents(subtask, scope)))
-        if reopen:
-            await self._reopen_parents(subtask, scope, by)
-        elif finished := await self._finished_parents(subtask, scope):
-            await self._store.mark(CascadeAgain(link.task_id, link.generation, link.round))
-            raise ParentFinishedError(subtask.task_id, link.task_id, finished[0].status)
 
     async def _retry_now(self, task: Task, request: RetryNow) -> Task:
         if (due := await self._moves.make(request)) is not None:
@@ -185,7 +165,7 @@ class TaskOperations:
             return discarded
         task = await self.get(task_id, scope)
         if (before := task.discarded) is None:
-            raise _refuse(task, "discarded", DEAD)
+            raise refusal_of(task, "discarded", DEAD)
         message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
         hint = "No action is needed. The task can still be retried by its id."
         raise TransitionRefusedError(task_id, "discarded", task.status, message=message, hint=hint)
@@ -202,9 +182,9 @@ class TaskOperations:
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
             raise not_retried_error(task)
         await self._check_version(task)
-        if finished := await self._finished_parents(task, scope):
+        if finished := await self.ancestors.finished(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
-            if hints := list(filter(None, map(_hint_if_not_reopened_for, [task, *finished], finished))):
+            if hints := list(filter(None, map(hint_if_not_reopened_for, [task, *finished], finished))):
                 refusal.hint = hints[0]
                 raise refusal
             if not reopen:
@@ -281,9 +261,9 @@ class TaskOperations:
             return task
         if task.batch is not None:
             message = f"Task {task_id} is a batch, which executes no code itself, so nothing can wait for the signal."
-            raise _refuse(task, "signalled", LIVE, message=message, hint="Send the signal to one of its tasks.")
+            raise refusal_of(task, "signalled", LIVE, message=message, hint="Send the signal to one of its tasks.")
         if task.status.is_final:
-            raise _refuse(task, "signalled", LIVE)
+            raise refusal_of(task, "signalled", LIVE)
         raise SignalsFullError(task_id, MAX_SIGNALS)
 
     async def _check_version(self, task: Task) -> None:
@@ -301,86 +281,3 @@ class TaskOperations:
                 command = go_on_command(task.user_id, task.stream.key, task.stream.position)
                 hint = f"That task is version {newest.version}. If this one halts its stream: {command}"
             raise TransitionRefusedError(task.task_id, "retried", task.status, message=message, hint=hint)
-
-    async def _parents(self, task: Task, scope: Scope) -> list[Task]:
-        """Return the parents above a sub-task, the nearest first."""
-        found: list[Task] = []
-        link = task.parent
-        while link is not None:
-            parent = await self._store.get(link.task_id, scope)
-            # A parent that was replayed does not wait for the sub-tasks of its earlier generations.
-            if parent is None or parent.generation != link.generation:
-                break
-            found.append(parent)
-            link = parent.parent
-        return found
-
-    async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
-        """Return the ended parents above a sub-task, up to the first parent that has not ended."""
-        return list(takewhile(lambda parent: parent.status.is_final, await self._parents(task, scope)))
-
-    async def _reopen_parents(self, task: Task, scope: Scope, by: str) -> None:
-        """Let the ended parents above a sub-task wait again; the highest first, so that none ends early."""
-        for parent in reversed(await self._finished_parents(task, scope)):
-            # Refused if another caller was faster, or if the plan of the parent was never stored completely.
-            if await self._moves.make(Reopen(parent.task_id, scope, by)) is None:
-                present = await self.get(parent.task_id, scope)
-                if present.status.is_final:
-                    refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
-                    refusal.hint = (
-                        _hint_if_never_reopened(present)
-                        or "The parent ended before all of its sub-tasks were stored. Retry the parent."
-                    )
-                    raise refusal
-
-
-def _hint_if_not_reopened_for(subtask: Task, parent: Task) -> str | None:
-    """Return the next step if an ended parent never waits for this sub-task again; None if it may."""
-    if subtask.parent is not None and parent.subtasks is not None and subtask.parent.round != parent.subtasks.round:
-        return "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones."
-    return _hint_if_never_reopened(parent)
-
-
-def hint_if_deleted(parent: Task, deleted: int) -> str:
-    """Return the next step for a parent or batch that has lost so many of its sub-tasks."""
-    lost = f"The retention has deleted {pluralize(deleted, 'sub-task')} of task {parent.task_id}."
-    if parent.batch is not None:
-        return f"{lost} Submit the items again, in a new batch."
-    return f"{lost} Retry that task; it begins with new ones."
-
-
-def _hint_if_never_reopened(parent: Task) -> str | None:
-    """Return the next step for a sub-task whose ended parent never waits again; None if the parent may."""
-    if parent.batch is not None and not is_sealed(parent):
-        return "The batch was never uploaded completely, so it is not reopened. Submit the items again, in a new batch."
-    if is_serial(parent):
-        return "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
-    if parent.subtasks is not None and went_on_without(parent.subtasks):
-        return "The parent went on without its sub-tasks. Retry the parent; it begins with new ones."
-    return None
-
-
-def _refuse(
-    task: Task, action: str, allowed: frozenset[TaskStatus], *, message: str = "", hint: str = ""
-) -> TransitionRefusedError:
-    names = [status for status in TaskStatus if status in allowed]
-    kind = "task" if task.batch is None else "batch"
-    message = message or f"{kind.capitalize()} {task.task_id} is {task.status}; it cannot be {action}."
-    hint = hint or f"Only a {kind} that is {' or '.join(names)} can be {action}."
-    return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
-
-
-def not_retried_error(task: Task) -> TransitionRefusedError:
-    """Return the error that says why a task cannot be queued again."""
-    name, message, hint = task.task_id, "", ""
-    if task.batch is not None:
-        message = f"Task {name} is a batch, which executes no code itself."
-        hint = (
-            f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
-            f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
-        )
-    elif task.status is TaskStatus.QUEUED:
-        message = f"Task {name} is already queued; nothing was changed."
-    elif task.cascade_at is not None:
-        hint = HINT_STILL_CANCELLING
-    return _refuse(task, "retried", REPLAYABLE | {TaskStatus.RETRYING}, message=message, hint=hint)

@@ -17,6 +17,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
 from taskframework.model.task_fields import LimitWait, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
+from taskframework.operations.ancestors import Ancestors
 from taskframework.operations.replay_carrier import ReplayCarrier
 from taskframework.operations.replay_keys import ReplayKeys
 from taskframework.operations.replays import ReplayOperations
@@ -114,7 +115,7 @@ class ReplayCases(StoreSuite):
         where = ActionFilter(fingerprint=make_error().fingerprint)
         replay = await Process(store).replays.begin(Action.REPLAY, where, by="ada")
         with monkeypatch.context() as patched:
-            patched.setattr(TaskOperations, "count_again", _die)
+            patched.setattr(Ancestors, "count_again", _die)
             await Process(store).carrier.run_once()
         assert (await read_task(store, subtask.task_id)).status is TaskStatus.QUEUED
         began = await _serial(store, parent)

@@ -1,0 +1,65 @@
+"""Why an operation on a task is refused, and what can be done instead."""
+
+from __future__ import annotations
+
+from taskframework.errors import TransitionRefusedError
+from taskframework.model.batches import is_sealed
+from taskframework.model.status import REPLAYABLE, TaskStatus
+from taskframework.model.streams import is_serial
+from taskframework.model.task import Task
+from taskframework.model.waiting import went_on_without
+from taskframework.model.wording import pluralize
+
+HINT_STILL_CANCELLING = "Its sub-tasks are still being cancelled; try again in a minute."
+
+
+def hint_if_not_reopened_for(subtask: Task, parent: Task) -> str | None:
+    """Return the next step if an ended parent never waits for this sub-task again; None if it may."""
+    if subtask.parent is not None and parent.subtasks is not None and subtask.parent.round != parent.subtasks.round:
+        return "The parent has had another round of sub-tasks since then. Retry the parent; it begins with new ones."
+    return hint_if_never_reopened(parent)
+
+
+def hint_if_deleted(parent: Task, deleted: int) -> str:
+    """Return the next step for a parent or batch that has lost so many of its sub-tasks."""
+    lost = f"The retention has deleted {pluralize(deleted, 'sub-task')} of task {parent.task_id}."
+    if parent.batch is not None:
+        return f"{lost} Submit the items again, in a new batch."
+    return f"{lost} Retry that task; it begins with new ones."
+
+
+def hint_if_never_reopened(parent: Task) -> str | None:
+    """Return the next step for a sub-task whose ended parent never waits again; None if the parent may."""
+    if parent.batch is not None and not is_sealed(parent):
+        return "The batch was never uploaded completely, so it is not reopened. Submit the items again, in a new batch."
+    if is_serial(parent):
+        return "A parent in a serial stream cannot be reopened. Retry the parent; it waits for its turn."
+    if parent.subtasks is not None and went_on_without(parent.subtasks):
+        return "The parent went on without its sub-tasks. Retry the parent; it begins with new ones."
+    return None
+
+
+def refusal_of(
+    task: Task, action: str, allowed: frozenset[TaskStatus], *, message: str = "", hint: str = ""
+) -> TransitionRefusedError:
+    names = [status for status in TaskStatus if status in allowed]
+    kind = "task" if task.batch is None else "batch"
+    message = message or f"{kind.capitalize()} {task.task_id} is {task.status}; it cannot be {action}."
+    hint = hint or f"Only a {kind} that is {' or '.join(names)} can be {action}."
+    return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
+
+
+def not_retried_error(task: Task) -> TransitionRefusedError:
+    """Return the error that says why a task cannot be queued again."""
+    name, message, hint = task.task_id, "", ""
+    if task.batch is not None:
+        message = f"Task {name} is a batch, which executes no code itself."
+        hint = (
+            f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
+            f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
+        )
+    elif task.status is TaskStatus.QUEUED:
+        message = f"Task {name} is already queued; nothing was changed."
+    elif task.cascade_at is not None:
+        hint = HINT_STILL_CANCELLING
+    return refusal_of(task, "retried", REPLAYABLE | {TaskStatus.RETRYING}, message=message, hint=hint)
