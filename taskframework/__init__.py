@@ -85,8 +85,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.tasks.subtasks import SubtaskSummary as SubtaskSummary
     from taskframework.tasks.subtasks import WaitForSignal as WaitForSignal
     from taskframework.wiring.subscriber import event_subscriber as event_subscriber
-    from taskframework.worker.processes import ExecutionFailedError as ExecutionFailedError
-    from taskframework.worker.processes import ProcessDiedError as ProcessDiedError
+    from taskframework.worker.pooled_process import ExecutionFailedError as ExecutionFailedError
+    from taskframework.worker.pooled_process import ProcessDiedError as ProcessDiedError
 
 #: The public names, by the module of this package that defines them.
 _PUBLIC = {
@@ -110,7 +110,8 @@ _PUBLIC = {
     "model.keys": "Caller Role",
     "model.status": "Priority TaskStatus",
     "model.subtasks": "at_least",
-    "model.task": "Signal Task",
+    "model.task": "Task",
+    "model.task_fields": "Signal",
     "operations.batches": "BatchNotRetriedError",
     "operations.handle": "TaskHandle",
     "runtime": "TaskFramework",
@@ -134,7 +135,7 @@ _PUBLIC = {
     "tasks.retention": "Retention",
     "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",
     "wiring.subscriber": "event_subscriber",
-    "worker.processes": "ExecutionFailedError ProcessDiedError",
+    "worker.pooled_process": "ExecutionFailedError ProcessDiedError",
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 

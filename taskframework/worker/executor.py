@@ -28,7 +28,8 @@ from taskframework.worker.attempt_outcome import BadResultError, outcome_of, ref
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.forks import ForkedProcessesEnd
-from taskframework.worker.processes import ExecutionFailedError, ProcessPool
+from taskframework.worker.pooled_process import ExecutionFailedError
+from taskframework.worker.processes import ProcessPool
 from taskframework.worker.reports import AttemptReports
 from taskframework.worker.threads import ThreadPool
 

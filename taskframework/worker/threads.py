@@ -16,7 +16,8 @@ from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family
 from taskframework.worker.forks import ForkedProcessesEnd
-from taskframework.worker.processes import GRACE_SECONDS, retrieve_exception
+from taskframework.worker.pooled_process import retrieve_exception
+from taskframework.worker.processes import GRACE_SECONDS
 
 logger = logging.getLogger(__name__)
 

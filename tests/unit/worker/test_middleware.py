@@ -24,7 +24,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker import executor as executors
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.executor import TaskExecutorService
-from taskframework.worker.processes import ExecutionFailedError
+from taskframework.worker.pooled_process import ExecutionFailedError
 from tests.support.families import NO_FAMILIES
 from tests.unit.worker import process_tasks
 

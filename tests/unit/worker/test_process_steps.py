@@ -13,7 +13,8 @@ import pytest_asyncio
 from taskframework.errors import StoreError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
-from taskframework.worker.processes import ExecutionFailedError, ProcessPool
+from taskframework.worker.pooled_process import ExecutionFailedError
+from taskframework.worker.processes import ProcessPool
 from tests.unit.worker.process_tasks import Control, ForgetsToWait, LeavesAThreadBehind, Steady, context_of
 
 # Starting a child takes about a second: the tests share one.

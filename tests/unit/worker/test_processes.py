@@ -21,7 +21,8 @@ from taskframework.errors import NonRetryableError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
 from taskframework.worker import processes
-from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
+from taskframework.worker.pooled_process import ExecutionFailedError, ProcessDiedError
+from taskframework.worker.processes import ProcessPool
 from tests.support.process import is_running
 from tests.unit.worker.process_tasks import (
     Binds,

@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 
 from taskframework.tasks.stages import EXECUTE
-from taskframework.worker import processes
-from taskframework.worker.processes import ProcessDiedError, ProcessPool
+from taskframework.worker import pooled_process
+from taskframework.worker.pooled_process import ProcessDiedError
+from taskframework.worker.processes import ProcessPool
 from tests.support.process import is_running
 from tests.unit.worker.process_tasks import Echo, context_of
 
 
 @pytest.mark.parametrize("is_left", [True, False])
 async def test_close_leaves_no_child_that_was_starting(monkeypatch: pytest.MonkeyPatch, is_left: bool) -> None:
-    spawn, pids = processes._spawn, list[int]()
+    spawn, pids = pooled_process._spawn, list[int]()
 
     def spawn_and_note() -> Any:
         process, connection = spawn()
         pids.append(process.pid or 0)
         return process, connection
 
-    monkeypatch.setattr(processes, "_spawn", spawn_and_note)
+    monkeypatch.setattr(pooled_process, "_spawn", spawn_and_note)
     pool = ProcessPool(1)
     run = asyncio.create_task(pool.run(Echo(), EXECUTE, context_of(None)))
     await asyncio.sleep(0)
