@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.refusals import BatchTooLargeError as BatchTooLargeError
     from taskframework.submission.refusals import StreamModeError as StreamModeError
     from taskframework.submission.refusals import VersionConflictError as VersionConflictError
-    from taskframework.submission.service import SubmitRequest as SubmitRequest
+    from taskframework.submission.requests import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
     from taskframework.tasks.extensions import CallNext as CallNext
@@ -123,7 +123,7 @@ _PUBLIC = {
     "submission.refusals": (
         "BatchClosedError BatchConflictError BatchItemError BatchTooLargeError StreamModeError VersionConflictError"
     ),
-    "submission.service": "SubmitRequest",
+    "submission.requests": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
     "tasks.extensions": "CallNext LifespanError",

@@ -24,7 +24,7 @@ from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.acceptance import accept_id
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
-from taskframework.submission.service import SubmitRequest, check_several
+from taskframework.submission.requests import SubmitRequest, check_several
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible

@@ -36,7 +36,8 @@ from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
-from taskframework.api.problems import RETRY_AFTER_SECONDS, RequestRefusedError, handle_problems
+from taskframework.api.problems import handle_problems
+from taskframework.api.refusals import RETRY_AFTER_SECONDS, RequestRefusedError
 from taskframework.console import routes as console
 from taskframework.errors import NotRunningError, StoreOnlyError, StoreUnavailableError
 from taskframework.settings.release import RELEASE

@@ -51,7 +51,8 @@ from taskframework.api.ndjson import read_values
 from taskframework.api.openapi import ITEM_SCHEMA, location_header, problem_responses, request_body
 from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
 from taskframework.api.pages import large_page_response
-from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal, root_of
+from taskframework.api.problems import root_of
+from taskframework.api.refusals import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, with_key_of_header
 from taskframework.api.tasks import BatchQuery
 from taskframework.api.views import BatchPage, BatchView, NumericCursor

@@ -30,8 +30,8 @@ from taskframework.api.operator_bodies import (
     ReplayDeadLetters,
     RetryTasks,
 )
-from taskframework.api.problems import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.receiving import receive_body
+from taskframework.api.refusals import RequestRefusedError, invalid_fields_refusal
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.durations import Duration
 from taskframework.model.keys import Role

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskframework.api.allowances import Allowances
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.console.routes import PREFIX as CONSOLE
 from taskframework.errors import StoreError
 from taskframework.model.keys import Caller, Role, is_reserved

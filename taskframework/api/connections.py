@@ -15,7 +15,8 @@ import orjson
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, problem_of
+from taskframework.api.problems import PROBLEM_JSON, problem_of
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.api.safety_headers import SAFETY_HEADERS
 from taskframework.model.wording import pluralize
 

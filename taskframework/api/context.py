@@ -21,8 +21,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from taskframework.api.addresses import query_names
-from taskframework.api.problems import RequestRefusedError
 from taskframework.api.receiving import receive_body
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page

@@ -36,21 +36,16 @@ from taskframework.api.letter_views import (
     outcomes_view,
 )
 from taskframework.api.openapi import key_header, problem_responses, request_body
-from taskframework.api.operator_bodies import (
-    ChosenLetters,
-    DiscardDeadLetters,
-    RepairMessage,
-    ReplayDeadLetters,
-)
+from taskframework.api.operator_bodies import ChosenLetters, DiscardDeadLetters, RepairMessage, ReplayDeadLetters
 from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.pages import large_page_response
 from taskframework.api.problems import root_of
 from taskframework.api.replays import STARTED_RESPONSE, TAKES_KEY, begin_replay, where_of
 from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
+from taskframework.model.action_filters import Action
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.query import MAX_LIMIT
-from taskframework.model.replays import Action
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.operations.audit import Noted
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome, refusal_of

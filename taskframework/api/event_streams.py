@@ -20,7 +20,7 @@ from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.openapi import STREAM_CONTENT, problem_responses
 from taskframework.api.places import KnownTask, PlaceInvalidError, read_place
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.api.task_follower import HEARTBEAT, RESYNC, TaskFollower
 from taskframework.api.tree_follower import TreeFollower
 from taskframework.model.subtasks import MAX_DEPTH

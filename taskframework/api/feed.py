@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.brokers.base import Broker
 from taskframework.events.external import ExternalEvent
 from taskframework.events.subscriber import EventSubscriber

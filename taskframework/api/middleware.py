@@ -8,7 +8,8 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taskframework.api.problems import RequestRefusedError, problem_of, problem_response
+from taskframework.api.problems import problem_of, problem_response
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.api.safety_headers import with_safety_headers
 
 _STOPPED = RequestRefusedError(

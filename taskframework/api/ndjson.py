@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json
 
 #: Bytes of one line: twice the limit of the parameters of one task, because the same value may be written longer.

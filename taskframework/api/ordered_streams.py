@@ -26,7 +26,7 @@ from taskframework.api.feed import Feed, Watcher, sse_frame
 from taskframework.api.openapi import ITEM_SCHEMA, problem_responses
 from taskframework.api.page_queries import DEFAULT_LIMIT, LIMIT_DESCRIPTION
 from taskframework.api.pages import large_page_response
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
 from taskframework.api.task_follower import HEARTBEAT
 from taskframework.errors import StoreError, TaskNotFoundError

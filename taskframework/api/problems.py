@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.addresses import is_documented, methods_at, query_names
 from taskframework.api.codes import CODES
+from taskframework.api.refusals import (
+    MAX_SHOWN_CHARACTERS,
+    RETRY_AFTER_SECONDS,
+    RETRY_LATER_HEADERS,
+    RequestRefusedError,
+    field_refusal,
+    wrong_fields,
+)
 from taskframework.errors import (
-    WHOLE,
     IdempotencyConflictError,
-    InvalidParametersError,
-    InvalidRequestError,
     NewerVersionError,
     NotRunningError,
     ParentFinishedError,
@@ -34,58 +37,18 @@ from taskframework.errors import (
     TaskframeworkError,
     TaskUnreadableError,
     TransitionRefusedError,
-    UnknownTaskTypeError,
-    ValueNotStorableError,
 )
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.keys import with_prefixes_only
-from taskframework.model.query import CursorInvalidError
 from taskframework.model.status import TaskStatus
-from taskframework.model.values import MAX_PROBLEMS, NO_FIELD, problem, problems_of
+from taskframework.model.values import MAX_PROBLEMS, problem
 from taskframework.operations.keys import TokenKeysUnavailableError
-from taskframework.operations.mending import AlreadyRepairedError
 from taskframework.operations.tasks import SignalConflictError
-from taskframework.submission.acceptance import describe_option
-from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError, VersionConflictError
-from taskframework.tasks.names_elsewhere import names_meant
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, VersionConflictError
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
-RETRY_AFTER_SECONDS = 5
-_RETRY_LATER_HEADERS = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-#: Headers of every problem with a status. After 408 the connection is closed: the rest of the late request must not be
-#: taken for the next one.
-_STATUS_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _RETRY_LATER_HEADERS}
-#: How many characters of a field name that a caller invented are sent back at most.
-_MAX_SHOWN_CHARACTERS = 100
-
-
-class RequestRefusedError(TaskframeworkError):
-    """The request cannot be served as it is."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str,
-        code: str = "invalid_request",
-        fields: Sequence[Mapping[str, str]] = (),
-        headers: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Refuse a request.
-
-        Args:
-            message: the error in the request.
-            hint: what the caller can do about it.
-            code: one of `CODES`.
-            fields: the wrong fields, each `{field, message}`.
-            headers: headers of the answer, besides those of its status.
-        """
-        super().__init__(message, hint=hint)
-        self.code = code
-        self.fields = fields
-        self.headers = {**_STATUS_HEADERS.get(CODES[code][0], {}), **headers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +97,7 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
         return Problem(error.code, error.message, error.hint, error.fields, error.headers)
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
-        return Problem(code, error.message, error.hint, _wrong_fields(error), task=_conflicting_task(error))
+        return Problem(code, error.message, error.hint, wrong_fields(error), task=_conflicting_task(error))
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # the outage is logged elsewhere, once
         return _READ_FAILED if scope is not None and scope["method"] in _READING_METHODS else _STORE_UNAVAILABLE
@@ -143,7 +106,7 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
         return _STORE_REFUSES
     if isinstance(error, StoreError) and getattr(error, "code", "") == "store_unavailable":  # not all of it is ready
         logger.warning("a request was refused: %s", error.message)
-        return Problem("store_unavailable", error.message, error.hint, headers=_RETRY_LATER_HEADERS)
+        return Problem("store_unavailable", error.message, error.hint, headers=RETRY_LATER_HEADERS)
     if isinstance(error, TaskUnreadableError):
         logger.warning("a request was refused: %s %s", error.message, error.reason)
     if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
@@ -154,11 +117,11 @@ def problem_of(error: Exception, scope: Mapping[str, Any] | None = None) -> Prob
             error.message,
             "Repeat it in a moment; the process is starting or stopping.",
             (),
-            _RETRY_LATER_HEADERS,
+            RETRY_LATER_HEADERS,
         )
     if isinstance(error, TokenKeysUnavailableError):
         return Problem(
-            "token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_RETRY_LATER_HEADERS
+            "token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=RETRY_LATER_HEADERS
         )
     if isinstance(error, LimiterUnavailableError):
         logger.info("the rate limits could not be read: %s", error.message)
@@ -192,7 +155,7 @@ _STORE_UNAVAILABLE = Problem(
     "store_unavailable",
     "The store is away, full or too slow, so it is not known whether the request took effect.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
-    headers=_RETRY_LATER_HEADERS,
+    headers=RETRY_LATER_HEADERS,
 )
 _READ_FAILED = replace(
     _STORE_UNAVAILABLE,
@@ -209,78 +172,13 @@ _LIMITER_UNAVAILABLE = Problem(
     "limiter_unavailable",
     "The server of the rate limits did not answer.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
-    headers=_RETRY_LATER_HEADERS,
+    headers=RETRY_LATER_HEADERS,
 )
 _INTERNAL_ERROR = Problem(
     "internal_error",
     "The request failed because of an error in this program.",
     "See the log of the API process; repeating the request is safe with an idempotency key.",
 )
-
-
-def _wrong_fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[Mapping[str, str]]:
-    match error:
-        case InvalidParametersError():
-            return [{**wrong, "field": _nested_field(parameters, wrong["field"])} for wrong in error.problems]
-        case BatchItemError(cause=ValueNotStorableError() as cause):
-            return [{"field": f"items.{error.index}", "message": cause.reason}]
-        case BatchItemError():
-            return _wrong_fields(error.cause, f"items.{error.index}")
-        case BatchConflictError():
-            return [{"field": f"items.{error.index}", "message": error.message}]
-        case InvalidRequestError():
-            return [{"field": error.field, "message": error.reason}]
-        case UnknownTaskTypeError():
-            return [{"field": "task_type", "message": error.message}]
-        case AlreadyRepairedError():  # the next case is for keys that a caller chose
-            return ()
-        case IdempotencyConflictError():
-            return [{"field": "idempotency_key", "message": error.message}]
-        case CursorInvalidError():
-            return [{"field": "cursor", "message": error.message}]
-        case ValueNotStorableError():
-            return [{"field": error.what, "message": error.reason}]
-    return ()
-
-
-def _nested_field(parent: str, name: str) -> str:
-    return parent if name == WHOLE else f"{parent}.{name}"
-
-
-def invalid_fields_refusal(error: ValidationError, known: Collection[str] = ()) -> RequestRefusedError:
-    """The refusal for a body that is not JSON or does not fit its model. It omits the input, which may be secret.
-
-    Args:
-        error: the error of the model.
-        known: the known field names, to suggest the one that was meant.
-    """
-    problems = error.errors(include_url=False, include_input=False, include_context=False)
-    if problems[0]["type"] == "json_invalid":
-        return RequestRefusedError(
-            f"{problems[0]['msg']}.",
-            hint="Send one JSON value in UTF-8, without a byte order mark and nested at most 200 levels deep.",
-            code="invalid_json",
-        )
-    return _field_refusal(problems_of(error), known)
-
-
-def _field_refusal(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
-    # An unknown field has any name that the caller gave it.
-    problems = [{"field": wrong["field"][:_MAX_SHOWN_CHARACTERS], "message": wrong["message"]} for wrong in found]
-    unknown = [wrong for wrong in problems if wrong["message"] == NO_FIELD]
-    meant = {wrong["field"]: names_meant(wrong["field"].rpartition(".")[2], known) for wrong in unknown}
-    suggestions = [name for names in meant.values() for name in names]
-    # A misspelt field comes first: its author thinks that the missing field was given.
-    first = next((wrong for wrong in unknown if meant[wrong["field"]]), problems[0])
-    place = "The body" if first["field"] == WHOLE else first["field"]
-    option = first["field"].partition(".")[0]
-    if suggestions:
-        hint = f"Did you mean {' and '.join(map(repr, dict.fromkeys(suggestions)))}? /docs describes the request."
-    elif option in known and (described := describe_option(option)) is not None:
-        hint = described
-    else:
-        hint = "Correct the fields named in errors; /docs describes the request."
-    return RequestRefusedError(f"{place}: {first['message']}.", hint=hint, fields=problems)
 
 
 def with_root_path(root: str, text: str) -> str:
@@ -321,7 +219,7 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MAX_PROBLEMS]]
     known = query_names(request.scope.get("route"))
-    return problem_response(problem_of(_field_refusal(problems, known)), request)
+    return problem_response(problem_of(field_refusal(problems, known)), request)
 
 
 def _path_of(request: Request) -> str:
@@ -331,7 +229,7 @@ def _path_of(request: Request) -> str:
 
 def _suggested_address(request: Request) -> str | None:
     """The address that the client probably meant: without a slash at its end, or with the prefix."""
-    short = _path_of(request).rstrip("/")[:_MAX_SHOWN_CHARACTERS]
+    short = _path_of(request).rstrip("/")[:MAX_SHOWN_CHARACTERS]
     return next((path for path in (short, f"/api/v1{short}") if is_documented(request.app, path)), None)
 
 

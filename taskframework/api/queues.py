@@ -16,8 +16,8 @@ from taskframework.api.callers import caller_of
 from taskframework.api.context import PREFIX, broker_of, framework_of, json_response, new_router, page_response
 from taskframework.api.openapi import problem_responses, request_body
 from taskframework.api.page_queries import TypePageQuery, page_by_type
-from taskframework.api.problems import RequestRefusedError
 from taskframework.api.queue_views import QueuePage, QueueView
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.operations.queues import Queue
 

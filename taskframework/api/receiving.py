@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.model.wording import pluralize
 
 #: Seconds that each piece of a body may take.

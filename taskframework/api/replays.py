@@ -12,21 +12,15 @@ from starlette.responses import Response
 from taskframework.api.auditing import audited, reason_of
 from taskframework.api.bodies import BODY_CODES, read_body
 from taskframework.api.callers import caller_of
-from taskframework.api.context import (
-    PREFIX,
-    IdInPath,
-    framework_of,
-    json_response,
-    new_router,
-    page_response,
-)
+from taskframework.api.context import PREFIX, IdInPath, framework_of, json_response, new_router, page_response
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
 from taskframework.api.openapi import key_header, location_header, problem_responses, request_body
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
 from taskframework.api.page_queries import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.submitting import key_in_header
-from taskframework.model.replays import Action, ActionFilter, replay_view
+from taskframework.model.action_filters import Action, ActionFilter
+from taskframework.model.replays import replay_view
 from taskframework.operations.replays import ReplayOperations, stop_refusal
 
 _REPLAYS = f"{PREFIX}/admin/replays"

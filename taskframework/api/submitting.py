@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from taskframework.api.context import PREFIX, json_response
 from taskframework.api.openapi import key_header
-from taskframework.api.problems import RequestRefusedError, root_of
+from taskframework.api.problems import root_of
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.model.values import NAME_RULE, is_name
 from taskframework.model.view import public_view
 from taskframework.submission.options import SharedOptions

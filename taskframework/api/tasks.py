@@ -14,19 +14,12 @@ from starlette.responses import Response
 from taskframework.api.auditing import audited_if_for_others, audited_if_foreign, reason_of
 from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read_body
 from taskframework.api.callers import caller_of, scope_of, user_of
-from taskframework.api.context import (
-    PREFIX,
-    IdInPath,
-    checked_id,
-    framework_of,
-    json_response,
-    new_router,
-    trace_of,
-)
+from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, json_response, new_router, trace_of
 from taskframework.api.openapi import location_header, problem_responses, request_body
 from taskframework.api.page_queries import PageQuery, UserInQuery
 from taskframework.api.pages import large_page_response
-from taskframework.api.problems import RequestRefusedError, problem_of, root_of
+from taskframework.api.problems import problem_of, root_of
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
 from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
@@ -36,7 +29,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME_LENGTH
 from taskframework.model.view import public_view
 from taskframework.submission.options import AnyMoment, Name
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.requests import SubmitRequest
+from taskframework.submission.service import Submission
 from taskframework.telemetry import log_context
 
 router = new_router(PREFIX, "tasks")

@@ -13,7 +13,7 @@ from taskframework.operations.handle import TaskHandle
 from taskframework.runtime import TaskFramework
 from taskframework.settings import LoadedSettings, Settings
 from taskframework.submission.options import BatchOptions, SubmissionOptions
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P
 from taskframework.tasks.registry import Registration

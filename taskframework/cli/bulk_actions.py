@@ -15,8 +15,9 @@ from taskframework.cli.output import note, print_json, say
 from taskframework.cli.reading import parse_past_time, parse_status
 from taskframework.cli.store import AnyFramework, operator_name
 from taskframework.errors import UnknownTaskTypeError
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.message import rfc3339
-from taskframework.model.replays import TIMES, Action, ActionFilter, BulkAction, BulkActionStatus, replay_view
+from taskframework.model.replays import TIMES, BulkAction, BulkActionStatus, replay_view
 from taskframework.model.status import TaskStatus
 from taskframework.model.wording import pluralize
 

@@ -26,10 +26,10 @@ from taskframework.cli.output import ago, as_json_text, facts, note, out, print_
 from taskframework.cli.reading import past_time_option, read_json
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shorten
 from taskframework.cli.store import AnyFramework, RefusedExit, audited, on_store, operator_name
+from taskframework.model.action_filters import Action
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
 from taskframework.model.query import MAX_LIMIT, DeadMessage
-from taskframework.model.replays import Action
 from taskframework.model.scope import ANONYMOUS, EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.model.view import public_view

@@ -37,7 +37,7 @@ from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.submission.acceptance import option_schemas
 from taskframework.submission.options import SubmissionOptions
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.types import NamingStore
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services

@@ -31,8 +31,8 @@ from taskframework.cli.render import (
 )
 from taskframework.cli.store import AnyFramework, audited, on_store, operator_name
 from taskframework.cli.watching import follow
+from taskframework.model.action_filters import Action
 from taskframework.model.query import Page, TaskFilter
-from taskframework.model.replays import Action
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task

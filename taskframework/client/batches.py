@@ -8,10 +8,11 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import Page, R, RemoteBatch, RemoteResult, id_of, read, with_kind, with_typed_result
 from taskframework.client.bulk import error_context_of
-from taskframework.client.connection import ApiConnection, Call, Calls, cancel_call, new_key
+from taskframework.client.connection import ApiConnection, Calls
 from taskframework.client.family_readers import ItemResult, ItemStreamReader, follow_results
 from taskframework.client.paths import resource_path
 from taskframework.client.refusals import says_too_large
+from taskframework.client.requests import Call, cancel_call, new_key
 from taskframework.client.uploads import Items, upload_call, whole_call
 from taskframework.errors import ApiError, TaskframeworkError
 from taskframework.model.status import TaskStatus

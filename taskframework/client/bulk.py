@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Required
 
 from taskframework.client.answers import Page, RemoteTask, read
-from taskframework.client.connection import JSON, ApiConnection, Call, as_json, new_key
+from taskframework.client.connection import ApiConnection
 from taskframework.client.refusals import error_of, says_too_large
+from taskframework.client.requests import JSON, Call, as_json, new_key
 from taskframework.errors import (
     ApiError,
     ApiUnavailableError,

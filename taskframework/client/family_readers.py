@@ -11,7 +11,8 @@ import orjson
 from httpx_sse import ServerSentEvent
 
 from taskframework.client.answers import RemoteResult, read
-from taskframework.client.connection import ApiConnection, Call
+from taskframework.client.connection import ApiConnection
+from taskframework.client.requests import Call
 from taskframework.client.stream_readers import RECONNECT_PAUSE_SECONDS, StreamReader, events_in
 from taskframework.errors import ApiError
 from taskframework.events.external import ExternalEvent

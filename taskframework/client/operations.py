@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import AwareDatetime
 
 from taskframework.client.answers import Answer, RemoteTask, read
-from taskframework.client.connection import Call, Calls, json_call, key_header
+from taskframework.client.connection import Calls
 from taskframework.client.paths import resource_path
+from taskframework.client.requests import Call, json_call, key_header
 
 _LETTERS_PATH = "/admin/dead-letters"
 _REPLAYS_PATH = "/admin/replays"

@@ -14,8 +14,9 @@ import orjson
 from httpx_sse import ServerSentEvent, SSEError
 
 from taskframework.brokers.base import ExternalMessage
-from taskframework.client.connection import ApiConnection, Call
+from taskframework.client.connection import ApiConnection
 from taskframework.client.paths import task_path
+from taskframework.client.requests import Call
 from taskframework.errors import ApiError, ApiUnavailableError, TaskframeworkError
 from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_events
 from taskframework.events.requests import MAX_SILENCE_SECONDS, is_heartbeat, require_event_stream

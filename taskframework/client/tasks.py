@@ -8,9 +8,10 @@ from typing import Any, Unpack, overload
 
 from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, read, with_kind
 from taskframework.client.bulk import NewTask, error_context_of, submit_all, with_idempotency_key
-from taskframework.client.connection import Call, Calls, cancel_call, json_call, key_header
+from taskframework.client.connection import Calls
 from taskframework.client.family_readers import TreeEvent, TreeStreamReader
 from taskframework.client.paths import signal_path, task_path
+from taskframework.client.requests import Call, cancel_call, json_call, key_header
 from taskframework.client.stream_readers import TaskStreamReader
 from taskframework.clock import in_seconds
 from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError

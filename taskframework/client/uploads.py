@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from taskframework.client.bulk import MAX_BODY_BYTES, MAX_ITEMS_PER_REQUEST
-from taskframework.client.connection import JSON, Call, as_json
+from taskframework.client.requests import JSON, Call, as_json
 
 Items = Iterable[Any] | AsyncIterable[Any]
 

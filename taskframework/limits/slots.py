@@ -28,8 +28,9 @@ from taskframework.model.slots import (
 )
 from taskframework.model.task import new_claim_id
 from taskframework.model.task_fields import HeldSlot
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_records, read_record
+from taskframework.stores.replies import DueTask
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from taskframework.model.task import Task
 from taskframework.model.values import Json, fingerprint
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
-from taskframework.submission.service import Submission, SubmitRequest, TaskSubmissionService
+from taskframework.submission.requests import SubmitRequest
+from taskframework.submission.service import Submission, TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 
 _MENDED_KEPT = timedelta(days=365)

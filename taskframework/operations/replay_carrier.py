@@ -16,12 +16,12 @@ from taskframework.errors import (
     TaskNotFoundError,
     TransitionRefusedError,
 )
+from taskframework.model.action_filters import Action
 from taskframework.model.records import Record, parts_of
 from taskframework.model.replays import (
     REPLAY,
     RUNNING_ACTION,
     TAKEOVER_DELAY,
-    Action,
     BulkAction,
     BulkActionStatus,
     Refused,

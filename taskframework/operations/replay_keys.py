@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from taskframework.errors import TaskframeworkError
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.records import Record
 from taskframework.model.replay_keys import REPLAY_KEY, ReplayKey
-from taskframework.model.replays import Action, ActionFilter, BulkAction
+from taskframework.model.replays import BulkAction
 from taskframework.model.values import Json, fingerprint
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record

@@ -7,23 +7,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework.errors import InvalidRequestError, StoreUnavailableError, TaskframeworkError
-from taskframework.model.message import rfc3339
-from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
-from taskframework.model.records import Record, parts_of
-from taskframework.model.replays import (
-    REPLAY,
-    RUNNING_ACTION,
+from taskframework.model.action_filters import (
     Action,
     ActionFilter,
-    BulkAction,
-    BulkActionStatus,
-    RunningAction,
-    end_action,
     includes_messages,
     is_wanted,
     lists_of,
     possible_statuses,
 )
+from taskframework.model.message import rfc3339
+from taskframework.model.query import MAX_LIMIT, Cursor, Page, TaskFilter
+from taskframework.model.records import Record, parts_of
+from taskframework.model.replays import REPLAY, RUNNING_ACTION, BulkAction, BulkActionStatus, RunningAction, end_action
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import new_task_id
 from taskframework.operations.dead_letters import MAX_COUNTED_TASKS, MAX_READ_MESSAGES

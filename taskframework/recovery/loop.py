@@ -15,7 +15,8 @@ from taskframework.leaving_out import leave_out
 from taskframework.model.drivers import Driver
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 
 logger = logging.getLogger(__name__)
 

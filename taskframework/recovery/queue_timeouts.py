@@ -24,7 +24,8 @@ from taskframework.model.slots import SLOTS, Slots
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import CHOICE_FACTOR, choose_due
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 from taskframework.submission.types import TaskTypes
 
 

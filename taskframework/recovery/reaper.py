@@ -11,7 +11,8 @@ from taskframework.model.interventions import Expire, Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import choose_due
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 
 
 class Reaper:

@@ -11,7 +11,8 @@ from taskframework.model.stream_moves import UNBLOCK_CHECK_INTERVAL
 from taskframework.model.streams import stream_of
 from taskframework.model.task import Task
 from taskframework.recovery.loop import make_reservations
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 from taskframework.streams.looks import StreamLooks
 
 

@@ -14,7 +14,8 @@ from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatc
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
 from taskframework.recovery.loop import make_reservations
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 from taskframework.submission.producer import TaskMessageProducer
 
 #: How many tasks `forget_dispatches` makes due at once.

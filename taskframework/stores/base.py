@@ -7,7 +7,6 @@ as one guarded write. The clock of the store decides every lease and due time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -23,45 +22,10 @@ from taskframework.model.task import Task
 from taskframework.model.task_fields import CancelRequest
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
+from taskframework.stores.replies import DueTask, Inserted, StoreReport
 
 #: How many tasks one page of a search looks through.
 SEARCH_PAGE_SIZE = 5_000
-
-
-@dataclass(frozen=True, slots=True)
-class Inserted:
-    """The result of an insert: the task that is stored now, and whether this call stored it."""
-
-    task: Task
-    is_new: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DueTask:
-    """A task that is due by a driver: only the fields that repairs need, so that a look does not read whole tasks."""
-
-    task_id: str
-    task_type: str
-    #: The lane of its priority; the message of a retry may take another lane.
-    lane: Priority
-    status: TaskStatus
-    dispatch_epoch: int
-    #: How often the task was dispatched in this epoch, or not dispatched because its message seemed to exist. 0: there
-    #: is no message.
-    dispatches: int
-    fencing_token: int
-    crashes: int
-    not_before: datetime
-    #: The time of the driver that found it.
-    due: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class StoreReport:
-    """The report on a store that `doctor` shows: facts, and problems with their remedies."""
-
-    facts: dict[str, str]
-    problems: tuple[str, ...]
 
 
 class TaskWrites(Protocol):

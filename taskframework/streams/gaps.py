@@ -10,8 +10,9 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.stream_moves import MovePosition
 from taskframework.model.streams import STREAMS, Gap, Stream, StreamKey, TakePositions, position_of
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
+from taskframework.stores.replies import Inserted
 
 #: The most rounds of reading and writing the record. In each lost round another process wrote it.
 _MAX_ROUNDS = 50

@@ -28,7 +28,7 @@ from taskframework.model.values import fingerprint
 from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.submission.acceptance import BATCH_OPTIONS, accept_batch_options, refuse_unknown
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import BatchOptions

@@ -9,20 +9,15 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.debounce import (
-    WINDOWS,
-    ReplaceParameters,
-    may_be_stored_late,
-    window_id,
-    window_of,
-)
+from taskframework.model.debounce import WINDOWS, ReplaceParameters, may_be_stored_late, window_id, window_of
 from taskframework.model.idempotency import with_task_id
 from taskframework.model.options import Debounce
 from taskframework.model.records import Record
 from taskframework.model.task import Task, new_task_id
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
+from taskframework.stores.replies import Inserted
 
 #: The most rounds of reading and writing. In each lost round another submission of the key, or a worker, was faster.
 _MAX_ROUNDS = 50

@@ -24,7 +24,8 @@ from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.submission.refusals import was_refused
 
 #: The most rounds of writing and reading: a record that existed at the write may be deleted before it is read.

@@ -27,8 +27,9 @@ from taskframework.model.marks import MakeDue, MarkDispatched, ReserveDispatch
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE, Priority, TaskStatus, lane_below
 from taskframework.model.task import Task
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.stores.delayed_marks import MAX_MARK_DELAY, DelayedMarks
+from taskframework.stores.replies import DueTask
 from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)

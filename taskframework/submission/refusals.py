@@ -8,7 +8,7 @@ from taskframework.errors import SubmissionError
 from taskframework.model.wording import pluralize
 
 if TYPE_CHECKING:  # the client needs the errors, and imports no store for them
-    from taskframework.stores.base import Inserted
+    from taskframework.stores.replies import Inserted
 
 
 def was_refused(reply: Inserted | Exception | None) -> bool:

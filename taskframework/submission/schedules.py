@@ -23,7 +23,7 @@ from taskframework.model.values import MAX_NAME_LENGTH, Json, problem
 from taskframework.names import NAME
 from taskframework.schedules import load_zone, require_zone
 from taskframework.submission.options import Name
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.values import storable_parameters
 

@@ -4,101 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, Unpack, overload
-
-from typing_extensions import TypeVar  # with a default before Python 3.13
+from typing import Any
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.options import StreamPlace, Unique
-from taskframework.model.scope import ANONYMOUS
 from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.values import fingerprint
-from taskframework.stores.base import Inserted
-from taskframework.submission.acceptance import OPTIONS, accept_options, refuse_unknown
+from taskframework.stores.replies import Inserted
+from taskframework.submission.acceptance import accept_options
 from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.keys import NAMING_OPTIONS, check_naming_options, debounce_fields, with_throttle_id
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import SubmissionOptions
+from taskframework.submission.requests import SubmitRequest, refuse_other_items, type_names_of
 from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
-from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
-
-R = TypeVar("R", default=Any, covariant=True)
+from taskframework.tasks.kinds import type_name
 
 #: How many requests of `submit_many` are stored together; between two such writes the event loop can do other work.
 _STORE_BATCH_SIZE = 1_000
 #: Of how many keys versions are stored side by side: about as many calls as one write of the store takes together.
 _MAX_KEYS_AT_ONCE = 100
-_REQUEST_FIELDS = OPTIONS | {"task_type", "parameters", "user_id"}
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class SubmitRequest(Generic[R]):
-    """A request for one task: its type (whose result is an R), parameters, owner and options."""
-
-    task_type: AnyTaskType
-    parameters: Any = field(repr=False)
-    user_id: str
-    options: SubmissionOptions
-
-    @overload
-    def __init__(
-        self: SubmitRequest[Any],
-        *,
-        task_type: str,
-        parameters: Any = None,
-        user_id: str | None = None,
-        **options: Unpack[SubmissionOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        *,
-        task_type: KindOf[None, R],
-        parameters: None = None,
-        user_id: str | None = None,
-        **options: Unpack[SubmissionOptions],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        *,
-        task_type: KindOf[P, R],
-        parameters: P,
-        user_id: str | None = None,
-        **options: Unpack[SubmissionOptions],
-    ) -> None: ...
-    def __init__(
-        self,
-        *,
-        task_type: AnyTaskType,
-        parameters: Any = None,
-        user_id: str | None = None,
-        **options: Unpack[SubmissionOptions],
-    ) -> None:
-        """Make a request; it is checked when it is submitted.
-
-        Args:
-            task_type: the name of a type, its class, or an instance of the class.
-            parameters: a value that the type's model accepts, as JSON or as an instance.
-            user_id: the owner of the task.
-            options: see `SubmissionOptions`.
-
-        Raises:
-            TypeError: for an option that does not exist.
-        """
-        refuse_unknown("a submission", options, _REQUEST_FIELDS)
-        object.__setattr__(self, "task_type", task_type)
-        object.__setattr__(self, "parameters", parameters)
-        object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
-        object.__setattr__(self, "options", options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +82,7 @@ class TaskSubmissionService:
         Raises:
             TypeError: if an item is no SubmitRequest; nothing is stored.
         """
-        _refuse_other_items(requests)
+        refuse_other_items(requests)
         outcomes: list[Submission | Exception] = []
         for at in range(0, len(requests), _STORE_BATCH_SIZE):
             outcomes += await self._submit_batch(requests[at : at + _STORE_BATCH_SIZE])
@@ -167,7 +98,7 @@ class TaskSubmissionService:
 
     async def _submit_batch(self, batch: Sequence[SubmitRequest]) -> list[Submission | Exception]:
         try:
-            kinds = await self._new_tasks.types.find(_type_names_of(batch))
+            kinds = await self._new_tasks.types.find(type_names_of(batch))
         except StoreError as error:
             return [error] * len(batch)
         tasks = [self._try_to_make(request, kinds) for request in batch]
@@ -299,34 +230,3 @@ def _stream_fields(options: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidRequestError("stream", "its deadline differs from that of the task", "Give only one of them.")
     fields = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
     return fields if deadline is None else {**fields, "deadline": deadline}
-
-
-def check_several(requests: Iterable[SubmitRequest[R]]) -> list[SubmitRequest[R]]:
-    """Return the requests of one call as a list.
-
-    Raises:
-        TypeError: for a single request.
-    """
-    if isinstance(requests, SubmitRequest):
-        raise TypeError("submit_many takes a list: write submit_many([request]), or submit(...) for one task")
-    if not isinstance(requests, Iterable):
-        raise TypeError(f"submit_many takes a list of SubmitRequest, not a {type(requests).__name__}")
-    return [*requests]
-
-
-def _refuse_other_items(requests: Iterable[object]) -> None:
-    for index, request in enumerate(requests):
-        if not isinstance(request, SubmitRequest):
-            raise TypeError(
-                f"Item {index} of submit_many is a {type(request).__name__}, not a SubmitRequest; "
-                'write SubmitRequest(task_type="send-mail", parameters={...}).'
-            )
-
-
-def _type_names_of(requests: Iterable[SubmitRequest]) -> set[str]:
-    """Return the types that these requests name; a request without a valid name is refused later, alone."""
-    names = set()
-    for request in requests:
-        with suppress(InvalidRequestError):
-            names.add(type_name(request.task_type))
-    return names

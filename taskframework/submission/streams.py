@@ -32,7 +32,8 @@ from taskframework.model.streams import (
     stream_of,
 )
 from taskframework.model.task import Task
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.looks import StreamLooks
 from taskframework.submission.refusals import StreamModeError, was_refused

@@ -20,7 +20,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.versions import Newest, answers_resubmission, versioned_id
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.submission.idempotency import TaskInserts
 from taskframework.submission.refusals import VersionConflictError
 

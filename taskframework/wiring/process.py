@@ -23,8 +23,8 @@ from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.operations.health import Health
 from taskframework.recovery.topology import TopologyRepair
-from taskframework.stores.base import DueTask
 from taskframework.stores.delayed_marks import MAX_MARK_DELAY
+from taskframework.stores.replies import DueTask
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.tasks.extensions import WorkerExtensions
 from taskframework.wiring.listeners import register_listeners

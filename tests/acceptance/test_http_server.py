@@ -18,17 +18,9 @@ from taskframework.api.app import create_health_app
 from taskframework.api.server import serving, serving_health
 from taskframework.model.keys import Role
 from taskframework.model.task import Task
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.testing.eventually import eventually
-from tests.acceptance.http_support import (
-    BATCHES,
-    COUNT_WORDS,
-    TASKS,
-    Api,
-    independent_client,
-    serve,
-    settings,
-)
+from tests.acceptance.http_support import BATCHES, COUNT_WORDS, TASKS, Api, independent_client, serve, settings
 
 
 async def refuses_connections(api: Api) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 
-from taskframework.model import batches, interventions, transitions, waiting
+from taskframework.model import attempts, batches, interventions, signals, waiting
 from tests.architecture.sources import PACKAGE, modules
 
 _MOVES = {
     name
-    for module in (transitions, interventions, waiting, batches)
+    for module in (attempts, interventions, waiting, signals, batches)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and "failpoint" in vars(kind)
 }

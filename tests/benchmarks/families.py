@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from taskframework import BackgroundTaskExecutable, Settings, SubtaskSummary, TaskContext, TaskFramework
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from tests.benchmarks.processes import running_workers, servers, until_over
 from tests.benchmarks.usage import cpu_seconds, memory
 from tests.support.process import Process

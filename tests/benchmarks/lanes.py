@@ -21,7 +21,7 @@ from taskframework import BackgroundTaskExecutable, TaskContext, TaskFramework
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from tests.benchmarks.processes import running_workers, servers, submit_while_stopped, until_over
 from tests.support.process import Process
 

@@ -14,7 +14,7 @@ from taskframework import Settings, TaskFramework
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from tests.benchmarks.stage import ROOT
 from tests.support.command import COMMAND, environment_with
 from tests.support.mongo import MongoServer

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taskframework import TaskFramework
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from tests.benchmarks.families import Nothing
 from tests.benchmarks.processes import Place, running_workers, servers, submit_all, submit_while_stopped, until_over
 from tests.benchmarks.usage import cpu_seconds

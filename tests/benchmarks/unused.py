@@ -23,7 +23,7 @@ from typing import Any
 
 from taskframework import BackgroundTaskExecutable, ConcurrencyLimit, RateLimit, TaskContext, TaskFramework, TaskOptions
 from taskframework.submission.options import SubmissionOptions
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from tests.benchmarks.families import Nothing
 from tests.benchmarks.processes import Place, running_workers, servers, until_over
 from tests.benchmarks.usage import cpu_seconds

@@ -16,7 +16,8 @@ from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.refusals import StreamModeError
 from taskframework.testing.conformance.store_suite import (

@@ -10,9 +10,10 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.attempts import Fail
 from taskframework.model.limits import limit_ids
-from taskframework.model.replays import REPLAY, Action, ActionFilter, BulkAction, BulkActionStatus
+from taskframework.model.replays import REPLAY, BulkAction, BulkActionStatus
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
 from taskframework.model.task_fields import LimitWait, ParentLink, Subtasks

@@ -39,10 +39,10 @@ from taskframework.model.task import Task, new_claim_id, new_task_id
 from taskframework.model.traffic import CountedTasks
 from taskframework.model.transitions import Fence
 from taskframework.operations.health import Health
-from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import build_write
+from taskframework.stores.replies import Inserted
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task

@@ -15,7 +15,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import new_claim_id
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.wiring.store_services import StoreServices, build_store_services
 from tests.support.driver_commands import recorded_commands

@@ -17,9 +17,10 @@ from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import Task
 from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.expressions import is_set, milliseconds, set_fields
 from taskframework.stores.mongo.writes import Write, build_single_write
+from taskframework.stores.replies import DueTask, Inserted
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import insert_one
 from tests.models.invariants import Watch

@@ -15,7 +15,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Group, Transition
-from taskframework.stores.base import DueTask, Inserted
+from taskframework.stores.replies import DueTask, Inserted
 from tests.models.invariants import Watch, is_driven
 
 #: A rule that stands in for the model's own: what becomes of the task, or None where it refuses.

@@ -10,7 +10,7 @@ from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, RETR
 from taskframework.model.interventions import EndUnstarted, Expire, Reap
 from taskframework.model.marks import MarkPublished, MoveDriver, PostponeRelay, ReserveDispatch, RestartQueueTimeout
 from taskframework.model.task import Task
-from taskframework.stores.base import DueTask
+from taskframework.stores.replies import DueTask
 from tests.models.families import is_unreported
 from tests.models.world import ALL, DELAY, GRACE, HOUR, MAX_CRASHES, REDISPATCH, REDISPATCH_MAX, Publication, World
 

@@ -15,7 +15,7 @@ from taskframework.model.task import Task
 from taskframework.model.task_fields import HistoryEntry
 from taskframework.model.transitions import Fence
 from taskframework.model.waiting import CountSubtasks
-from taskframework.stores.base import DueTask
+from taskframework.stores.replies import DueTask
 from tests.models.invariants import Watch
 from tests.models.reference import Store, TimePasses
 

@@ -9,11 +9,12 @@ from urllib.parse import quote
 from taskframework.cli.remote import letters, views
 from taskframework.cli.remote.operations import STATUS_OF_NEW_TASK, user_field
 from taskframework.cli.remote.remote_method import RemoteService, page_of, remote_method
-from taskframework.client.connection import json_call
 from taskframework.client.operations import begin_call
 from taskframework.client.paths import resource_path, task_path
+from taskframework.client.requests import json_call
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
-from taskframework.model.replays import Action, ActionFilter, BulkAction
+from taskframework.model.replays import BulkAction
 from taskframework.model.scope import Scope
 from taskframework.model.values import Json
 from taskframework.operations.audit import AuditLog, Noted

@@ -8,8 +8,9 @@ import httpx
 from tenacity import RetryCallState
 
 from taskframework.cli.output import note
-from taskframework.client.connection import ApiConnection, Call
+from taskframework.client.connection import ApiConnection
 from taskframework.client.refusals import error_of_response
+from taskframework.client.requests import Call
 from taskframework.errors import ApiError
 from taskframework.urls import redacted
 

@@ -14,9 +14,9 @@ from typing import Any
 from taskframework.cli.remote import views
 from taskframework.cli.remote.remote_method import RemoteService, items_of, page_of, remote_method
 from taskframework.client.bulk import error_context_of, with_idempotency_key
-from taskframework.client.connection import Call, json_call, key_header
 from taskframework.client.family_readers import follow_results
 from taskframework.client.paths import last_part, resource_path, signal_path, task_path
+from taskframework.client.requests import Call, json_call, key_header
 from taskframework.durations import format_duration
 from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
@@ -35,8 +35,9 @@ from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.streams import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, StreamOperations, StreamStatus
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.schedules import ScheduleDefinition
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.service import Submission
 from taskframework.submission.types import TaskTypes
 
 STATUS_OF_NEW_TASK = 202

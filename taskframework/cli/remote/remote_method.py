@@ -10,8 +10,9 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from taskframework.client.connection import ApiConnection, Call, json_call
+from taskframework.client.connection import ApiConnection
 from taskframework.client.paths import resource_path
+from taskframework.client.requests import Call, json_call
 from taskframework.durations import format_duration
 from taskframework.model.letters import LetterFilter
 from taskframework.model.query import Page, TaskFilter

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from taskframework.background import end
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.model.wording import pluralize
-from taskframework.stores.base import StoreReport
 from taskframework.stores.mongo import earlier_release
 from taskframework.stores.mongo.client import Connection, MongoDriver, driver_version, time_limit
 from taskframework.stores.mongo.documents import Document
@@ -23,6 +22,7 @@ from taskframework.stores.mongo.indexes import (
     create_missing_indexes,
     find_index_differences,
 )
+from taskframework.stores.replies import StoreReport
 
 logger = logging.getLogger(__name__)
 

@@ -165,7 +165,7 @@ def _retention_of(status: Expression) -> Expression:
 
 
 def ended_by_cancel(worker_id: Expression) -> Expression:
-    """`model.transitions.ended_by_cancel`, for the status that the previous stage has set."""
+    """`model.attempts.ended_by_cancel`, for the status that the previous stage has set."""
     ended = {**with_final_status("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
     late = with_error(error_of(deadline_error()))
     return {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}

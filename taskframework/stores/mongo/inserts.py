@@ -11,12 +11,12 @@ from typing import Any
 from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError, ValueNotStorableError
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
-from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.codec import encode_document
 from taskframework.stores.mongo.collection import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, document_of, task_of
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import retry_within
+from taskframework.stores.replies import Inserted
 
 _GROUP_SIZE = 500
 

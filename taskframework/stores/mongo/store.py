@@ -21,7 +21,6 @@ from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import SHAPE, UNREADABLE, Task
 from taskframework.model.task_fields import CancelRequest
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, lists, queries
 from taskframework.stores.mongo.client import Connection, MongoDriver, TlsFiles, connect, time_limit
 from taskframework.stores.mongo.codec import encode_document
@@ -50,6 +49,7 @@ from taskframework.stores.mongo.traffic import TrafficCalls
 from taskframework.stores.mongo.transitions import build_write
 from taskframework.stores.mongo.writer import TaskWriter
 from taskframework.stores.reading import unreadable
+from taskframework.stores.replies import DueTask, Inserted, StoreReport
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 

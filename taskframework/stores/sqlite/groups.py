@@ -22,7 +22,7 @@ from taskframework.leaving_out import leave_out
 from taskframework.model.marks import Mark
 from taskframework.model.records import Record
 from taskframework.model.task import Task
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.known_tasks import FileState, KnownTasks

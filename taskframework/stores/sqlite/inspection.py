@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from taskframework.errors import StoreError
-from taskframework.stores.base import StoreReport
+from taskframework.stores.replies import StoreReport
 from taskframework.stores.sqlite.connection import Connection, translated_errors
 from taskframework.stores.sqlite.lock import executing_process
 from taskframework.stores.sqlite.migrate import check_schema_version, migrations

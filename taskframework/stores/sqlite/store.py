@@ -24,8 +24,9 @@ from taskframework.model.task import Task
 from taskframework.model.task_fields import CancelRequest
 from taskframework.model.traffic import CountedTasks, LaneCounts
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import SEARCH_PAGE_SIZE, DueTask, Inserted, StoreReport
+from taskframework.stores.base import SEARCH_PAGE_SIZE
 from taskframework.stores.reading import turn_of
+from taskframework.stores.replies import DueTask, Inserted, StoreReport
 from taskframework.stores.sqlite import lists, queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request

@@ -19,7 +19,8 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     MINUTE,

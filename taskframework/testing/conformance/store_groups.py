@@ -14,7 +14,8 @@ from taskframework.model.marks import MarkDispatched, MarkPublished
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (
     HOUR,

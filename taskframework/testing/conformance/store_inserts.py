@@ -10,7 +10,8 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import new_task_id
 from taskframework.model.task_fields import ParentLink, Subtasks
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put, put_running, read_task
 from taskframework.testing.factories import new_task

@@ -33,7 +33,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.task_fields import Lease, TaskError
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import Inserted
 from taskframework.testing.conformance.comparison import TOLERANCE, differences
 from taskframework.testing.factories import new_task
 

@@ -26,7 +26,7 @@ from taskframework.model.task_fields import LimitWait, ParentLink
 from taskframework.model.traffic import CountedTasks
 from taskframework.recovery.loop import make_reservations
 from taskframework.recovery.sweeper import forget_dispatches
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,

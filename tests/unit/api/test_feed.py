@@ -11,7 +11,7 @@ import pytest
 
 from taskframework.api import feed as feed_module
 from taskframework.api.feed import Feed, event_frame
-from taskframework.api.problems import RequestRefusedError
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.brokers.base import Consumption, OnExternalMessage
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.events.external import ExternalEvent, to_message

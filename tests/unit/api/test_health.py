@@ -19,7 +19,7 @@ from taskframework.model.workers import PRESENCE, Presence
 from taskframework.observability import counting
 from taskframework.operations import health as operations_health
 from taskframework.recovery.loop import RepairLoop
-from taskframework.stores.base import DueTask
+from taskframework.stores.replies import DueTask
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task

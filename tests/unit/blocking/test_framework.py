@@ -46,7 +46,7 @@ from taskframework import (
 )
 from taskframework.blocking import thread
 from taskframework.blocking.program_end import ProgramEndsError
-from taskframework.blocking.thread import BeingClosedError, ClosedMeanwhileError, _Loop
+from taskframework.blocking.running import BeingClosedError, ClosedMeanwhileError, _Loop
 from taskframework.errors import NotRunningError, StoreClosedError, StoreMisconfiguredError
 
 PATIENCE = 60

@@ -12,8 +12,9 @@ import pytest
 
 import taskframework.wiring.process  # noqa: F401 - as above
 from taskframework.cli.bulk_actions import print_progress
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.query import TaskFilter
-from taskframework.model.replays import Action, ActionFilter, BulkAction
+from taskframework.model.replays import BulkAction
 from taskframework.model.scope import EVERYONE
 from taskframework.operations.replay_carrier import ReplayCarrier
 from tests.unit.cli.conftest import Cli

@@ -26,10 +26,11 @@ from taskframework.cli.main import build_command_line
 from taskframework.cli.remote import admin_operations
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote.views import task_of
-from taskframework.client.connection import ApiConnection, Call
+from taskframework.client.connection import ApiConnection
+from taskframework.client.requests import Call
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.keys import Role, new_key
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import Action, ActionFilter
 from taskframework.model.streams import StreamKey
 from taskframework.model.task_fields import ParentLink
 from taskframework.model.view import public_view

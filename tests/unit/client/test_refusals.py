@@ -10,7 +10,8 @@ from pydantic import BaseModel, SecretStr, field_validator
 
 from taskframework import ApiError, ApiUnavailableError, ConfigurationError, InvalidRequestError, TaskframeworkError
 from taskframework.api.codes import CODES
-from taskframework.api.problems import RequestRefusedError, problem_of
+from taskframework.api.problems import problem_of
+from taskframework.api.refusals import RequestRefusedError
 from taskframework.client.answers import Answer, RemoteBatch, RemoteTask, read
 from taskframework.client.refusals import ERRORS_BY_CODE, error_of
 from taskframework.errors import (

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from taskframework import ApiError, TaskNotFoundError, ValueNotStorableError
-from taskframework.client.connection import as_json
+from taskframework.client.requests import as_json
 from tests.unit.client.conftest import Connect, task
 
 #: An empty page of a list.

@@ -13,6 +13,7 @@ import pytest
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, ParentFinishedError
+from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.limits import limit_ids
 from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, DeadMessage, TaskFilter
@@ -21,8 +22,6 @@ from taskframework.model.replays import (
     REPLAY,
     RUNNING_ACTION,
     TAKEOVER_DELAY,
-    Action,
-    ActionFilter,
     BulkAction,
     BulkActionStatus,
     replay_view,

@@ -31,7 +31,7 @@ from taskframework.model.task import Task
 from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.recovery.batches import BatchRepair
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError
 from taskframework.submission.uploads import Item, Upload

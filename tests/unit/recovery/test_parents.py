@@ -35,7 +35,7 @@ from taskframework.model.waiting import RECOUNT_AFTER, SPAWN_AFTER, WAIT_CHECK_I
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.parents import ParentRepair
-from taskframework.stores.base import Inserted
+from taskframework.stores.replies import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually

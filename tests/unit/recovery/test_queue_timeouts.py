@@ -26,7 +26,7 @@ from taskframework.operations.queues import QueueOperations
 from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.queue_timeouts import QueueTimeouts
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.subtasks import SubtaskKinds
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry

@@ -18,7 +18,7 @@ from taskframework.model.status import Priority
 from taskframework.model.task import Task
 from taskframework.model.task_fields import LimitWait
 from taskframework.recovery.rate_turns import RateTurnRepair
-from taskframework.stores.base import DueTask
+from taskframework.stores.replies import DueTask
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task

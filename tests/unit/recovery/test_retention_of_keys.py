@@ -17,7 +17,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import retention_from_times

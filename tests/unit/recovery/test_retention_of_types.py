@@ -25,7 +25,7 @@ from taskframework.model.task_fields import Subtasks
 from taskframework.model.transitions import Fence
 from taskframework.recovery import retention
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import retention_from_option, retention_from_times

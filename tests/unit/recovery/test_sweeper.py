@@ -14,7 +14,8 @@ from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.recovery.sweeper import Sweeper
-from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.base import TaskStore
+from taskframework.stores.replies import DueTask
 from taskframework.submission.producer import TaskMessageProducer
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task

@@ -18,7 +18,7 @@ from taskframework.model.streams import STREAMS, Stream, StreamKey
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Fence
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import make_error

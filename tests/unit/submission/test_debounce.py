@@ -27,7 +27,8 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Fence
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.requests import SubmitRequest
+from taskframework.submission.service import Submission
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock

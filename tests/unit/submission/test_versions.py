@@ -29,7 +29,7 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.retention import RetentionRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.refusals import VersionConflictError
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.requests import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock

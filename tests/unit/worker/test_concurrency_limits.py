@@ -32,8 +32,8 @@ from taskframework.model.slots import (
 )
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.stores.base import DueTask
 from taskframework.stores.reading import read_record
+from taskframework.stores.replies import DueTask
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
