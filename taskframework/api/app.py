@@ -31,9 +31,10 @@ from taskframework.api import (
     workers,
 )
 from taskframework.api.access_log import AccessLog
-from taskframework.api.callers import Identify, IdentifyCallers
+from taskframework.api.callers import Identify
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
+from taskframework.api.identification import IdentifyCallers
 from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems

@@ -20,7 +20,7 @@ from rich.status import Status
 
 from taskframework.cli.output import err, note
 from taskframework.model.wording import pluralize
-from taskframework.submission.batches import STORE_BATCH_SIZE
+from taskframework.submission.parts import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 #: Items between two updates of the live line.

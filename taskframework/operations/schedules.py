@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taskframework.durations import format_duration
-from taskframework.errors import InvalidRequestError, SubmissionError, TaskframeworkError, TaskUnreadableError
+from taskframework.errors import InvalidRequestError, SubmissionError, TaskUnreadableError
 from taskframework.model.query import Page
 from taskframework.model.schedules import (
     MAX_SCHEDULES,
@@ -26,6 +26,12 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import format_time
+from taskframework.operations.schedule_errors import (
+    ScheduleExistsError,
+    ScheduleFromSettingsError,
+    ScheduleNotFoundError,
+    TooManySchedulesError,
+)
 from taskframework.schedules import all_schedules, change_schedule, load_zone, read_schedule
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_all_contents, read_page
@@ -43,46 +49,6 @@ logger = logging.getLogger(__name__)
 
 #: How many of the next runs are shown.
 _SHOWN_RUNS = 5
-
-
-class ScheduleNotFoundError(TaskframeworkError):
-    """There is no such schedule."""
-
-    code = "schedule_not_found"
-    hint = "List the schedules to see their names."
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"There is no schedule {name[:100]!r}.")
-
-
-class ScheduleExistsError(SubmissionError):
-    """There is a schedule of this name."""
-
-    code = "schedule_exists"
-    hint = "Choose another name, or change the existing schedule."
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"There is already a schedule {name!r}.")
-
-
-class ScheduleFromSettingsError(SubmissionError):
-    """The schedule comes from the settings."""
-
-    code = "schedule_from_settings"
-    hint = "Change it in the section schedules of the settings and restart a worker; here it can be paused and run."
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"The schedule {name!r} comes from the settings.")
-
-
-class TooManySchedulesError(SubmissionError):
-    """There are as many schedules as there may be."""
-
-    code = "too_many_schedules"
-    hint = "Delete unneeded schedules, or let one task submit several others."
-
-    def __init__(self) -> None:
-        super().__init__(f"There are already {MAX_SCHEDULES:,} schedules, the limit.")
 
 
 @dataclass(frozen=True, slots=True)

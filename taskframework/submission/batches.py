@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Unpack
 
-from taskframework.background import end
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
 from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
@@ -32,18 +30,12 @@ from taskframework.stores.replies import Inserted
 from taskframework.submission.acceptance import BATCH_OPTIONS, accept_batch_options, refuse_unknown
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import BatchOptions
+from taskframework.submission.parts import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchItemError, BatchTooLargeError
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, SubtaskContent, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
-from taskframework.tasks.values import own_copy
 
-#: The most items that are stored together.
-STORE_BATCH_SIZE = 500
-#: The most seconds for which an item waits to be stored together with other items.
-_MAX_HELD_BACK_SECONDS = 0.5
-#: Comes in the queue after the last item of a source.
-_END = object()
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
 _DEFAULT_POLICY = ALLOW_FAILURES
 _CANCEL_REASON = "the upload was interrupted, and it cannot be continued without an idempotency key"
@@ -229,69 +221,6 @@ def _contents_of_whole(batch: Task, items: Sequence[Item]) -> Sequence[SubtaskCo
 
 def _no_items_error() -> InvalidRequestError:
     return InvalidRequestError("items", "there are no items", "Send at least one item.")
-
-
-def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
-    """Yield items in parts for `BatchSubmissionService.upload`: many together, but no item waits long.
-
-    Close the generator when you have left it, so that the source is closed too.
-    """
-    return _in_timely_parts(items) if isinstance(items, AsyncIterable) else _in_parts(items)
-
-
-async def _in_parts(items: Iterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
-    part: list[Any] = []
-    began = time.monotonic()
-    for item in items:
-        part.append(own_copy(item))
-        if len(part) == STORE_BATCH_SIZE or time.monotonic() - began > _MAX_HELD_BACK_SECONDS:
-            yield part
-            part, began = [], time.monotonic()
-    if part:
-        yield part
-
-
-async def _in_timely_parts(items: AsyncIterable[Any]) -> AsyncGenerator[Sequence[Any], None]:
-    """Yield the items that came in time, also while the source pauses.
-
-    An asyncio task of its own reads the source, from its beginning to its end: a time limit that the source sets for
-    itself belongs to the asyncio task in which it began.
-    """
-    came: asyncio.Queue[Any] = asyncio.Queue()
-    room = asyncio.Semaphore(STORE_BATCH_SIZE)
-
-    async def read() -> None:
-        async for item in items:
-            await room.acquire()
-            came.put_nowait(own_copy(item))
-
-    reading = asyncio.create_task(read())
-    reading.add_done_callback(lambda _: came.put_nowait(_END))
-    is_over = False
-    try:
-        while not is_over:
-            part, is_over = await _next_part(came)
-            if is_over:
-                reading.result()  # raises the error of the source
-            if part:
-                yield part
-            for _ in part:  # only now, so that no more is read before these items are stored
-                room.release()
-    finally:
-        await end(reading)
-
-
-async def _next_part(came: asyncio.Queue[Any]) -> tuple[list[Any], bool]:
-    """Wait for an item and those that soon follow; return them, and whether the source has ended."""
-    part, item = [], await came.get()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_MAX_HELD_BACK_SECONDS):
-            while item is not _END:
-                part.append(item)
-                if len(part) == STORE_BATCH_SIZE:
-                    break
-                item = await came.get()
-    return part, item is _END
 
 
 def _accept_items(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:

@@ -28,13 +28,13 @@ from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Sche
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.moves import TaskMoves
-from taskframework.operations.schedules import (
+from taskframework.operations.schedule_errors import (
     ScheduleExistsError,
     ScheduleFromSettingsError,
     ScheduleNotFoundError,
-    ScheduleOperations,
     TooManySchedulesError,
 )
+from taskframework.operations.schedules import ScheduleOperations
 from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.schedules import all_schedules
 from taskframework.stores.sqlite import SqliteStore

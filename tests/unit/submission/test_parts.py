@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import pytest
 
 from taskframework.submission import batches
-from taskframework.submission.batches import STORE_BATCH_SIZE, in_parts
+from taskframework.submission.parts import STORE_BATCH_SIZE, in_parts
 
 
 async def later(count: int) -> AsyncIterator[int]:
