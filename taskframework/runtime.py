@@ -22,10 +22,9 @@ from taskframework.operations.handle import TaskHandle
 from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.acceptance import accept_id
-from taskframework.submission.batches import BatchRequest
 from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.parts import in_parts
-from taskframework.submission.requests import SubmitRequest, check_several
+from taskframework.submission.requests import BatchRequest, SubmitRequest, check_several
 from taskframework.submission.types import NamingStore
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible

@@ -62,7 +62,8 @@ from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import Json
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.acceptance import batch_option_schemas
-from taskframework.submission.batches import BatchRequest, BatchSubmission
+from taskframework.submission.batches import BatchSubmission
+from taskframework.submission.requests import BatchRequest
 from taskframework.telemetry import log_context
 
 router = new_router(PREFIX, "batches")

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any
 
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
@@ -17,7 +17,7 @@ from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
 from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
 from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_PART_BYTES
-from taskframework.model.scope import ANONYMOUS, EVERYONE
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import ALLOW_FAILURES, MAX_SUBTASKS
 from taskframework.model.task import FAMILY_VERSION, Task
@@ -27,43 +27,17 @@ from taskframework.model.waiting import WAIT_CHECK_INTERVAL
 from taskframework.model.wording import pluralize
 from taskframework.moves import TaskMoves
 from taskframework.stores.replies import Inserted
-from taskframework.submission.acceptance import BATCH_OPTIONS, accept_batch_options, refuse_unknown
+from taskframework.submission.acceptance import accept_batch_options
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import BatchOptions
 from taskframework.submission.parts import STORE_BATCH_SIZE
 from taskframework.submission.refusals import BatchItemError, BatchTooLargeError
+from taskframework.submission.requests import BatchRequest
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, SubtaskContent, Upload, check_policy, contents_of
-from taskframework.tasks.kinds import AnyTaskType
 
 #: The policy of a batch that names no policy: most batches can accept a few failed items.
 _DEFAULT_POLICY = ALLOW_FAILURES
 _CANCEL_REASON = "the upload was interrupted, and it cannot be continued without an idempotency key"
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class BatchRequest:
-    """A request for a batch: the task type of its items, the owner and the options."""
-
-    task_type: AnyTaskType
-    user_id: str
-    options: BatchOptions
-
-    def __init__(self, *, task_type: AnyTaskType, user_id: str | None = None, **options: Unpack[BatchOptions]) -> None:
-        """Make a request; it is checked when it is submitted.
-
-        Args:
-            task_type: the name of a type, its class, or an instance of the class.
-            user_id: the owner of the batch and its tasks.
-            options: see `BatchOptions`.
-
-        Raises:
-            TypeError: for an option that does not exist.
-        """
-        refuse_unknown("a batch", options, BATCH_OPTIONS)
-        object.__setattr__(self, "task_type", task_type)
-        object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
-        object.__setattr__(self, "options", options)
 
 
 @dataclass(frozen=True, slots=True)

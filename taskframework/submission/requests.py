@@ -1,4 +1,4 @@
-"""The request to submit one task, and checks of several."""
+"""The requests to submit a task or a batch, and checks of several requests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import InvalidRequestError
 from taskframework.model.scope import ANONYMOUS
-from taskframework.submission.acceptance import OPTIONS, refuse_unknown
-from taskframework.submission.options import SubmissionOptions
+from taskframework.submission.acceptance import BATCH_OPTIONS, OPTIONS, refuse_unknown
+from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 
 R = TypeVar("R", default=Any, covariant=True)
@@ -111,3 +111,28 @@ def type_names_of(requests: Iterable[SubmitRequest]) -> set[str]:
         with suppress(InvalidRequestError):
             names.add(type_name(request.task_type))
     return names
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class BatchRequest:
+    """A request for a batch: the task type of its items, the owner and the options."""
+
+    task_type: AnyTaskType
+    user_id: str
+    options: BatchOptions
+
+    def __init__(self, *, task_type: AnyTaskType, user_id: str | None = None, **options: Unpack[BatchOptions]) -> None:
+        """Make a request; it is checked when it is submitted.
+
+        Args:
+            task_type: the name of a type, its class, or an instance of the class.
+            user_id: the owner of the batch and its tasks.
+            options: see `BatchOptions`.
+
+        Raises:
+            TypeError: for an option that does not exist.
+        """
+        refuse_unknown("a batch", options, BATCH_OPTIONS)
+        object.__setattr__(self, "task_type", task_type)
+        object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
+        object.__setattr__(self, "options", options)

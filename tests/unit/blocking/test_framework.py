@@ -44,7 +44,7 @@ from taskframework import (
     resource,
     task,
 )
-from taskframework.blocking import thread
+from taskframework.blocking import running as running_threads
 from taskframework.blocking.program_end import ProgramEndsError
 from taskframework.blocking.running import BeingClosedError, ClosedMeanwhileError, _Loop
 from taskframework.errors import NotRunningError, StoreClosedError, StoreMisconfiguredError
@@ -446,7 +446,7 @@ def test_a_loop_that_cannot_be_made_keeps_no_caller_waiting(
 
     tasks.close()
     with monkeypatch.context() as patch:
-        patch.setattr(thread, "_Loop", fail)
+        patch.setattr(running_threads, "_Loop", fail)
         with pytest.raises(OSError, match="too many open files"):
             tasks.open()
     assert tasks.submit("double", 4).result(timeout=30) == 8

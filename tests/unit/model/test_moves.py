@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskframework.failpoint import POINTS
-from taskframework.model import batches, debounce, interventions, marks, stream_moves, transitions, waiting
+from taskframework.model import attempts, batches, debounce, interventions, marks, signals, stream_moves, waiting
 from taskframework.model.attempts import Claim, Complete, Fail, RecordStep, Release, ReportProgress
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
@@ -125,7 +125,7 @@ TRANSITIONS: dict[str, Any] = {
 }
 
 #: They move a driver and tell nobody.
-MODULES = (transitions, interventions, marks, stream_moves, waiting, debounce)
+MODULES = (attempts, interventions, marks, signals, stream_moves, waiting, debounce)
 MARKS = tuple(kind for kind in vars(marks).values() if is_dataclass(kind))
 
 #: Moves of the table that nothing here makes yet.

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import pytest
 
-from taskframework.submission import batches
 from taskframework.submission.parts import STORE_BATCH_SIZE, in_parts
 
 
@@ -30,7 +29,7 @@ async def test_parts_are_full_and_none_is_empty(
 
 
 async def test_items_do_not_wait_for_a_source_that_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_MAX_HELD_BACK_SECONDS", 0.01)
+    monkeypatch.setattr("taskframework.submission.parts._MAX_HELD_BACK_SECONDS", 0.01)
     pause = asyncio.Event()
 
     async def pausing() -> AsyncIterator[int]:

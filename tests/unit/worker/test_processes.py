@@ -20,7 +20,7 @@ import pytest_asyncio
 from taskframework.errors import NonRetryableError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
-from taskframework.worker import processes
+from taskframework.worker import pooled_process
 from taskframework.worker.pooled_process import ExecutionFailedError, ProcessDiedError
 from taskframework.worker.processes import ProcessPool
 from tests.support.process import is_running
@@ -288,7 +288,7 @@ async def test_a_child_that_never_ends_importing_is_replaced(
     own_pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(processes, "_IMPORT_TIMEOUT_SECONDS", 0.05)
+        patch.setattr(pooled_process, "_IMPORT_TIMEOUT_SECONDS", 0.05)
         with pytest.raises(ProcessDiedError, match="still importing") as caught:
             await own_pool.run(ImportSlowly(tmp_path / "gate"), EXECUTE, context_of(None))
     assert caught.value.retryable
