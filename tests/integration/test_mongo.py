@@ -493,7 +493,7 @@ async def test_the_store_tells_the_time_of_the_server(driver: MongoDriver, mongo
 
 
 def test_a_request_without_a_rule_is_a_clear_error() -> None:
-    with pytest.raises(TypeError, match=r"str has no rule for MongoDB; add it to .*transitions"):
+    with pytest.raises(TypeError, match=r"str has no rule for MongoDB; add it to .*stores/mongo"):
         build_write(["no transition"])
 
 

@@ -30,7 +30,7 @@ def build_single_write(request: object) -> Write:
     """
     name = type(request).__name__
     raise TypeError(
-        f"{name} has no rule for MongoDB; add it to taskframework.stores.mongo, to the file with the name of its own"
+        f"{name} has no rule for MongoDB; add it to the file of its name in taskframework/stores/mongo"
     )
 
 
