@@ -29,9 +29,7 @@ def build_single_write(request: object) -> Write:
         TypeError: for a class that has no rule here.
     """
     name = type(request).__name__
-    raise TypeError(
-        f"{name} has no rule for MongoDB; add it to the file of its name in taskframework/stores/mongo"
-    )
+    raise TypeError(f"{name} has no rule for MongoDB; add it to the file of its name in taskframework/stores/mongo")
 
 
 def under_claim(requests: JointRequests[Any]) -> Document:
