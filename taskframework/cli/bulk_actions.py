@@ -133,6 +133,8 @@ def _where(
             raise typer.BadParameter(
                 f"{condition!r} is not a condition. Write NAME=VALUE; the names are {', '.join(condition_names)}."
             )
+        if condition_names[name] in chosen:
+            raise typer.BadParameter(f"{name} is given twice. A task meets all conditions; give each name once.")
         chosen[condition_names[name]] = _parse_value(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
         raise typer.BadParameter("The kind must be task or message.")

@@ -15,7 +15,7 @@ from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.operations.letter_views import DeadLetter, of_message, of_task
-from taskframework.operations.refusals import not_retried_error
+from taskframework.operations.refusals import not_discarded_error, not_retried_error
 from taskframework.operations.replay_keys import ReplayKeys, hash_of_replay, replay_id_of
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
@@ -232,6 +232,8 @@ class DeadLetterOperations:
         async def discard_one(name: str) -> None:
             letter = await self.get(name, scope)
             if dry_run:
+                if isinstance(letter.entry, Task) and letter.entry.discarded is not None:
+                    raise not_discarded_error(letter.entry)
                 return
             if isinstance(letter.entry, Task):
                 await self._tasks.discard(letter.id, scope, by=by, reason=reason)

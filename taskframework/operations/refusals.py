@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from taskframework.errors import TransitionRefusedError
 from taskframework.model.batches import is_sealed
-from taskframework.model.status import REPLAYABLE, TaskStatus
+from taskframework.model.message import rfc3339
+from taskframework.model.status import DEAD, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.task import Task
 from taskframework.model.waiting import went_on_without
@@ -47,6 +48,15 @@ def refusal_of(
     message = message or f"{kind.capitalize()} {task.task_id} is {task.status}; it cannot be {action}."
     hint = hint or f"Only a {kind} that is {' or '.join(names)} can be {action}."
     return TransitionRefusedError(task.task_id, action, task.status, hint=hint, message=message)
+
+
+def not_discarded_error(task: Task) -> TransitionRefusedError:
+    """Return the error that says why a task cannot be discarded."""
+    message = hint = ""
+    if (before := task.discarded) is not None:
+        message = f"Dead letter {task.task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
+        hint = "No action is needed. The task can still be retried by its id."
+    return refusal_of(task, "discarded", DEAD, message=message, hint=hint)
 
 
 def not_retried_error(task: Task) -> TransitionRefusedError:

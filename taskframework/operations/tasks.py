@@ -15,11 +15,10 @@ from taskframework.errors import (
 )
 from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Cancel, Discard, NewParameters, Replay, RetryNow
-from taskframework.model.message import rfc3339
 from taskframework.model.query import CursorInvalidError, Page, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.signals import MAX_SIGNALS, SendSignal
-from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.status import LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import go_on_command
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES
@@ -27,7 +26,13 @@ from taskframework.model.versions import is_older
 from taskframework.moves import TaskMoves
 from taskframework.operations.ancestors import Ancestors
 from taskframework.operations.parents import count_deleted_subtasks
-from taskframework.operations.refusals import hint_if_deleted, hint_if_not_reopened_for, not_retried_error, refusal_of
+from taskframework.operations.refusals import (
+    hint_if_deleted,
+    hint_if_not_reopened_for,
+    not_discarded_error,
+    not_retried_error,
+    refusal_of,
+)
 from taskframework.stores.base import TaskStore
 from taskframework.submission.acceptance import accept_name, accept_reason
 from taskframework.tasks.values import to_storable_json
@@ -163,12 +168,7 @@ class TaskOperations:
         discard = Discard(task_id, scope, by, accept_reason(reason))
         if (discarded := await self._moves.make(discard)) is not None:
             return discarded
-        task = await self.get(task_id, scope)
-        if (before := task.discarded) is None:
-            raise refusal_of(task, "discarded", DEAD)
-        message = f"Dead letter {task_id} was already discarded by {before.by} at {rfc3339(before.at)}."
-        hint = "No action is needed. The task can still be retried by its id."
-        raise TransitionRefusedError(task_id, "discarded", task.status, message=message, hint=hint)
+        raise not_discarded_error(await self.get(task_id, scope))
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
         """Return a task if it can be queued again, as far as this can be known before; nothing is changed.

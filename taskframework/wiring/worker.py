@@ -81,7 +81,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
         [process.pauses.ceiling, rate_limits.ceiling, concurrency.ceiling],
     )
     process.pauses.on_change.append(intake.wake)
-    next_turns = NextTurns(consumer, intake, services.registry, worker_id, settings.worker.lease)
+    next_turns = NextTurns(consumer, intake, services.registry, worker_id, settings.worker.lease, concurrency.has_limit)
     services.looks.turns.try_start = next_turns.try_start
     grace = settings.shutdown.await_termination_timeout
     sign_of_life = SignOfLife(

@@ -98,6 +98,10 @@ class ConcurrencyLimits:
             candidate, slots_id(limit, registration, task.parameters), limit.number, task
         )
 
+    def has_limit(self, task_type: str) -> bool:
+        """Return whether tasks of this type need a slot."""
+        return concurrency_limit_of(self._registry.get(task_type), self._numbers) is not None
+
     def ceiling(self, task_type: str) -> int | None:
         """Return, as `Ceiling`, the number of the limit for a type whose deliveries wait here."""
         limit = concurrency_limit_of(self._registry.get(task_type), self._numbers)

@@ -6,6 +6,7 @@ broker. `docs/decisions/0051-next-turn-in-the-worker.md` has the numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from taskframework.model.stream_moves import ClaimTurn
@@ -24,7 +25,13 @@ class NextTurns:
     """Starts the next task of a stream in this worker, if it soon gets a slot and nothing has to be checked before."""
 
     def __init__(
-        self, consumer: TaskConsumer, intake: Intake, registry: TaskRegistry, worker_id: str, lease: timedelta
+        self,
+        consumer: TaskConsumer,
+        intake: Intake,
+        registry: TaskRegistry,
+        worker_id: str,
+        lease: timedelta,
+        needs_slot: Callable[[str], bool],
     ) -> None:
         """Prepare.
 
@@ -34,12 +41,14 @@ class NextTurns:
             registry: the task types of this process.
             worker_id: the name of this worker.
             lease: how long the lease of a claim lasts.
+            needs_slot: returns whether tasks of a type need a slot of a concurrency limit.
         """
         self._consumer = consumer
         self._intake = intake
         self._registry = registry
         self._worker_id = worker_id
         self._lease = lease
+        self._needs_slot = needs_slot
 
     async def try_start(self, turn: Turn, before: Task) -> bool:
         """Start the task that got the turn.
@@ -66,5 +75,6 @@ class NextTurns:
 
     def _needs_no_check(self, task_type: str) -> bool:
         registration = self._registry.get(task_type)
-        has_limit = registration is None or registration.rate_limit or registration.concurrency_limit
-        return not has_limit and self._intake.takes_freely(task_type)
+        if registration is None or registration.rate_limit is not None or self._needs_slot(task_type):
+            return False
+        return self._intake.takes_freely(task_type)

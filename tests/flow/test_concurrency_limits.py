@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -60,6 +61,15 @@ class Two(BackgroundTaskExecutable[str, int]):
         return context.attempt
 
 
+class Free(BackgroundTaskExecutable[str, None]):
+    """Without a limit of its own."""
+
+    task_type = "free"
+
+    async def execute(self, context: TaskContext[str]) -> None:
+        await Gate.pass_through(context.parameters)
+
+
 class Parameters(BaseModel):
     tenant: str
     name: str = ""
@@ -113,6 +123,10 @@ async def slots(framework: TaskFramework, *parts: str) -> Slots:
     return Slots() if record is None else SLOTS.content(record)
 
 
+def _is_running(name: str) -> bool:
+    return Gate.running == [name]
+
+
 async def all_given_back(framework: TaskFramework, *parts: str) -> None:
     async def is_so() -> bool:
         return not (await slots(framework, *parts)).holders
@@ -132,6 +146,17 @@ async def test_no_more_tasks_run_at_once_than_there_are_slots_and_all_are_done(r
         assert [await handle.result(timeout=60) for handle in handles] == [1] * 8
         await all_given_back(framework, "two")
     assert Gate.most == 2
+
+
+async def test_the_next_task_of_a_stream_takes_a_slot_of_a_limit_in_the_settings(run: Run) -> None:
+    async with run(extra=[Free], concurrency=10, at_once={"free": 10}) as framework:
+        handles = [await framework.submit("free", str(at), stream={"key": "one"}) for at in range(2)]
+        for at, handle in enumerate(handles):
+            await eventually(partial(_is_running, str(at)))
+            assert [holder.task_id for holder in (await slots(framework, "free")).holders][-1:] == [handle.task_id]
+            Gate.is_open.set()
+            Gate.is_open = asyncio.Event()
+        await handles[-1].result(timeout=60)
 
 
 async def test_a_task_that_waits_for_a_slot_holds_up_no_other_type(run: Run) -> None:

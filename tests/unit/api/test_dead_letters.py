@@ -141,6 +141,18 @@ async def test_a_second_replay_answers_that_it_is_queued_already(api: Api) -> No
     assert "already" in outcome["error"]["detail"]
 
 
+async def test_a_rehearsed_discard_refuses_what_was_discarded_already(api: Api) -> None:
+    store = api.framework.services.store
+    at_rest: dict[str, Any] = {"status": TaskStatus.FAILED, "finished_at": store.now(), "next_dispatch_at": None}
+    task = (await insert_one(store, new_task(now=store.now(), **at_rest))).task
+    body = {"ids": [task.task_id], "reason": "seen"}
+    statuses = []
+    for dry_run in (True, False, True, False):
+        answer = await api.post(f"{DEAD_LETTERS}/discard", json={**body, "dry_run": dry_run})
+        statuses.append(answer.json()["items"][0]["status"])
+    assert statuses == [200, 200, 409, 409]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -44,6 +44,7 @@ from tests.unit.cli.conftest import Cli
         (["dlq", "replay", "x", "--where", "type=y"], "not both"),
         (["dlq", "replay", "--where", "typ=y"], "'typ=y' is not a condition"),
         (["dlq", "replay", "--where", "kind=other"], "task or message"),
+        (["tasks", "cancel", "--where", "user=a", "--where", "user=b", "--reason", "x"], "user is given twice"),
         (["dlq", "replay", "--where", "type=y", "--rate", "fast"], "'fast' is not a rate"),
         (["dlq", "discard", "x"], "Give a reason with --reason TEXT"),
         (["tasks", "cancel"], "Give ids, or --where NAME=VALUE."),

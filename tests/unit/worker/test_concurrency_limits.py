@@ -127,6 +127,17 @@ async def test_a_worker_takes_in_no_more_than_there_are_slots(stage: Stage) -> N
     assert (stage.check.ceiling("one"), stage.check.ceiling("free")) == (7, 7)
 
 
+async def test_a_type_has_a_limit_by_its_options_or_by_the_settings(stage: Stage) -> None:
+    assert [stage.check.has_limit(name) for name in ("one", "one-of-user", "free", "unknown")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    stage.numbers["free"] = 7
+    assert stage.check.has_limit("free")
+
+
 async def test_the_claim_has_the_slot_and_its_time(stage: Stage) -> None:
     candidate = stage.candidate(await stage.task("one"), "a")
     assert await stage.check.admit(candidate) is None

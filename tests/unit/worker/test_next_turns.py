@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from taskframework import BackgroundTaskExecutable, ConcurrencyLimit, RateLimit, TaskContext, TaskOptions
+from taskframework import BackgroundTaskExecutable, RateLimit, TaskContext, TaskOptions
 from taskframework.model.stream_moves import ClaimTurn
 from taskframework.model.streams import Turn
 from taskframework.tasks.registry import TaskRegistry
@@ -36,23 +36,13 @@ class RatedByKey(Executable):
     options = TaskOptions(rate_limit=RateLimit("openai", key="user"))
 
 
-class Slotted(Executable):
-    task_type = "slotted"
-    options = TaskOptions(concurrency_limit=3)
-
-
-class SlottedByKey(Executable):
-    task_type = "slotted-by-key"
-    options = TaskOptions(concurrency_limit=ConcurrencyLimit(3, key="user"))
-
-
 class FakeWorker:
     """Consumer and intake of a worker that is idle and takes every type."""
 
     def __init__(self) -> None:
         self.claims: list[ClaimTurn] = []
         self.is_claimed = True
-        self.takes: set[str] = {"plain", "rated", "rated-by-key", "slotted", "slotted-by-key", "unknown"}
+        self.takes: set[str] = {"plain", "rated", "rated-by-key", "unknown"}
 
     async def try_start_turn(self, claim: ClaimTurn) -> bool:
         self.claims.append(claim)
@@ -67,11 +57,11 @@ def worker() -> FakeWorker:
     return FakeWorker()
 
 
-async def start(worker: FakeWorker, task_type: str = "plain", position: int = 1) -> bool:
+async def start(worker: FakeWorker, task_type: str = "plain", position: int = 1, needs_slot: bool = False) -> bool:
     registry = TaskRegistry()
-    for executable in (Plain, Rated, RatedByKey, Slotted, SlottedByKey):
+    for executable in (Plain, Rated, RatedByKey):
         registry.register(executable)
-    turns = NextTurns(cast(Any, worker), cast(Any, worker), registry, "worker-1", LEASE)
+    turns = NextTurns(cast(Any, worker), cast(Any, worker), registry, "worker-1", LEASE, lambda _: needs_slot)
     before = new_task(priority="high").evolve(task_type=task_type)
     return await turns.try_start(Turn("next", 2, position), before)
 
@@ -99,9 +89,14 @@ async def test_one_turn_of_ten_goes_through_the_broker(worker: FakeWorker) -> No
     assert [position for position in range(1, 25) if not await start(worker, position=position)] == [10, 20]
 
 
-@pytest.mark.parametrize("task_type", ["rated", "rated-by-key", "slotted", "slotted-by-key", "unknown"])
+@pytest.mark.parametrize("task_type", ["rated", "rated-by-key", "unknown"])
 async def test_a_task_that_an_admission_check_must_see_is_left_to_a_message(worker: FakeWorker, task_type: str) -> None:
     assert not await start(worker, task_type)
+    assert worker.claims == []
+
+
+async def test_a_task_that_needs_a_slot_is_left_to_a_message(worker: FakeWorker) -> None:
+    assert not await start(worker, needs_slot=True)
     assert worker.claims == []
 
 
