@@ -25,7 +25,6 @@ from taskframework.tasks.registry import TaskRegistry
 
 #: How many undriven tasks are named at most; there should be none.
 _MAX_NAMED = 20
-
 #: How many waiting parents are counted again: with 100,000 sub-tasks each, that takes a few seconds.
 _MAX_RECOUNTED_PARENTS = 100
 

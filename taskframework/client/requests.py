@@ -18,7 +18,6 @@ from taskframework.tasks.values import refuse_values_lost_in_json, with_sorted_s
 
 #: Writes any value as plain Python values, in which a model is a dict.
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
-
 JSON = MappingProxyType({"Content-Type": "application/json"})
 
 

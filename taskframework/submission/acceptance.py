@@ -15,11 +15,8 @@ from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.tasks.names_elsewhere import names_meant
 
 OPTIONS = frozenset(SubmissionOptions.__annotations__)
-
 BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
-
 _TASK_ADAPTER = TypeAdapter(SubmissionOptions)
-
 _BATCH_ADAPTER = TypeAdapter(BatchOptions)
 
 

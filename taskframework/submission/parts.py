@@ -13,10 +13,8 @@ from taskframework.tasks.values import own_copy
 
 #: The most items that are stored together.
 STORE_BATCH_SIZE = 500
-
 #: The most seconds for which an item waits to be stored together with other items.
 _MAX_HELD_BACK_SECONDS = 0.5
-
 #: Comes in the queue after the last item of a source.
 _END = object()
 

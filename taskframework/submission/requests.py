@@ -16,7 +16,6 @@ from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 
 R = TypeVar("R", default=Any, covariant=True)
-
 _REQUEST_FIELDS = OPTIONS | {"task_type", "parameters", "user_id"}
 
 

@@ -32,20 +32,14 @@ from taskframework.worker.questions import answer_question
 
 #: Seconds that a child has to import the modules of an attempt. Only after this the attempt's own timeout begins.
 _IMPORT_TIMEOUT_SECONDS = 300.0
-
 #: Seconds that an idle child has to end by itself.
 _EXIT_TIMEOUT_SECONDS = 1.0
-
 #: In both directions a frame is a length and then as many bytes: a pickled pair of kind and content. In the child
 #: `multiprocessing.Connection` reads and writes the frames; here the event loop reads and writes them.
 _HEADER = struct.Struct("!i")
-
 _GUARD = "A program that starts itself when it is imported needs `if __name__ == '__main__':`."
-
 logger = logging.getLogger(__name__)
-
 _spawning = multiprocessing.get_context("spawn")
-
 #: Whenever multiprocessing starts a child, it reaps all ended children. Two threads must not reap the same child.
 _process_table = threading.Lock()
 

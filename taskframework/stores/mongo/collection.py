@@ -29,21 +29,16 @@ from taskframework.stores.mongo.faults import (
 
 #: The failpoints after the reply to a write.
 Points = Iterable[str]
-
 #: How much longer than the driver's time limit a call may take. The driver's limit begins when one of its threads takes
 #: the call up; without a second limit, calls waited for a thread for minutes while MongoDB was away. The driver has a
 #: second to be first, because its error contains the reason.
 _DRIVER_FIRST = timedelta(seconds=1)
-
 #: The index on `_id`. Updates name it as a hint: otherwise the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
-
 _MAJORITY = {"w": "majority", "j": True}
-
 #: Reads the state that a majority had at one moment. With "majority" only, a document that moves in the index may be
 #: read twice.
 _SNAPSHOT = ReadConcern("snapshot")
-
 #: The most documents of one reply to a read, so that nearly every read is one call. Without this the first reply has
 #: only 101. No reply is larger than 16 MB.
 _MAX_PER_REPLY = 1_000
