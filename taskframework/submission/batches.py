@@ -131,6 +131,7 @@ class BatchSubmissionService:
             self._bus,
             self._moves,
             inserted.task,
+            is_new=inserted.is_new,
             dispatch_after=self._new_tasks.dispatch_after,
             timeout=self._upload_timeout,
         )

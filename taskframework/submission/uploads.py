@@ -95,6 +95,7 @@ class Upload:
         moves: TaskMoves,
         batch: Task,
         *,
+        is_new: bool,
         dispatch_after: timedelta,
         timeout: timedelta,
     ) -> None:
@@ -105,6 +106,7 @@ class Upload:
             bus: gets the event of each sub-task.
             moves: makes the seal.
             batch: the batch as it was stored or found.
+            is_new: whether this upload has stored the batch, so that no earlier upload has stored items.
             dispatch_after: as in `NewTasks`.
             timeout: how long the batch waits for the next part before it is cancelled.
         """
@@ -112,6 +114,7 @@ class Upload:
         self._store = store
         self._bus = bus
         self._moves = moves
+        self._is_new = is_new
         self._dispatch_after = dispatch_after
         self._timeout = timeout
         #: How many items have come, and the last of them, which do not fill a chunk yet.
@@ -169,10 +172,14 @@ class Upload:
             return
         contents = contents_of(self.batch, items)
         first_slot = self._slot(until - len(items))
-        if is_open(self.batch) and await self._is_announced(until):
-            await self._insert(contents, first_slot)
-        else:
-            await self._compare(contents, first_slot, until)
+        if is_open(self.batch):
+            if not self._is_new:
+                # Before the announcement: items of another batch that are announced or stored would stay in this one.
+                await self._compare_with_stored(contents, first_slot)
+            if await self._is_announced(until):
+                await self._insert(contents, first_slot)
+                return
+        await self._compare(contents, first_slot, until)
 
     async def _is_announced(self, items: int) -> bool:
         announced = await self._store.apply(Announce(self.batch.task_id, items, self._timeout))
@@ -201,10 +208,14 @@ class Upload:
         yet, or not any more).
         """
         await self._check_is_sealed()
-        batch, subtasks = parts_of(self.batch)
+        batch = parts_of(self.batch)[0]
         if until > batch.items:
             raise BatchConflictError(self.batch.task_id, batch.items, "the batch is already complete without this item")
-        round = RoundOfSubtasks(self.batch.task_id, self.batch.generation, subtasks.round)
+        await self._compare_with_stored(contents, first_slot)
+
+    async def _compare_with_stored(self, contents: Sequence[SubtaskContent], first_slot: int) -> None:
+        """Check that the sub-tasks that are stored in these slots have these contents."""
+        round = RoundOfSubtasks(self.batch.task_id, self.batch.generation, parts_of(self.batch)[1].round)
         found = await self._store.list_subtasks(round, limit=len(contents), after_slot=first_slot - 1)
         there = {task.parent.slot: task for task in found if task.parent is not None}
         for slot, content in enumerate(contents, first_slot):

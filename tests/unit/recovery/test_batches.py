@@ -225,7 +225,7 @@ async def test_items_that_an_upload_stores_long_after_the_cancel_are_cancelled(s
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
     batch = await stage.batch(0, **fields, check_at=now + DAY)
     times = {"dispatch_after": 5 * SECOND, "timeout": DAY}
-    upload = Upload(stage.store, EventBus(), stage.moves, batch, **times)
+    upload = Upload(stage.store, EventBus(), stage.moves, batch, is_new=True, **times)
 
     async def sleep() -> None:
         failpoint.disarm("batch.after_announce")
@@ -337,7 +337,7 @@ async def test_an_upload_beside_another_finds_its_items_and_refuses_a_different_
     fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
     batch = await stage.batch(0, **fields, check_at=now + DAY)
     first, same, other = (
-        Upload(stage.store, bus, stage.moves, batch, dispatch_after=SECOND, timeout=DAY) for _ in range(3)
+        Upload(stage.store, bus, stage.moves, batch, is_new=True, dispatch_after=SECOND, timeout=DAY) for _ in range(3)
     )
     for upload in (first, same):
         await upload.add([Item({"n": n}, b"%d" % n) for n in range(2)])
@@ -353,7 +353,8 @@ async def test_a_chunk_that_differs_is_refused_with_the_index_of_the_item(stage:
         0, **fields, batch=Batch(chunk_size=3), finished_at=None, check_at=stage.store.now() + DAY
     )
     one, other = (
-        Upload(stage.store, EventBus(), stage.moves, batch, dispatch_after=SECOND, timeout=DAY) for _ in range(2)
+        Upload(stage.store, EventBus(), stage.moves, batch, is_new=True, dispatch_after=SECOND, timeout=DAY)
+        for _ in range(2)
     )
     await one.add([Item(n, b"%d" % n) for n in range(6)])
     with pytest.raises(BatchConflictError) as refused:
