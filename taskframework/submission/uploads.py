@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
@@ -199,19 +199,27 @@ class Upload:
         for slot, (task, reply) in enumerate(zip(tasks, replies, strict=True), first_slot):
             if isinstance(reply, Exception):
                 raise reply
-            self._require_same(slot, task.parameters, task.parameters_hash, reply.task)
+            self._require_same(slot, task, reply.task)
             if reply.is_new:
                 await self._bus.publish(TaskSubmittedEvent(reply.task))
 
     async def _compare(self, contents: Sequence[SubtaskContent], first_slot: int, until: int) -> None:
-        """Check that a batch that takes no more items has these items. This skips sub-tasks that are not stored (not
-        yet, or not any more).
+        """Check that a batch that takes no more items has these items. This skips sub-tasks that the retention deleted.
+
+        While a batch has its plan, only the plan has all items. Before the plan was removed, or the upload sealed, all
+        sub-tasks were stored.
         """
         await self._check_is_sealed()
-        batch = parts_of(self.batch)[0]
+        batch, subtasks = parts_of(self.batch)
         if until > batch.items:
             raise BatchConflictError(self.batch.task_id, batch.items, "the batch is already complete without this item")
-        await self._compare_with_stored(contents, first_slot)
+        if subtasks.plan is None:
+            await self._compare_with_stored(contents, first_slot)
+            return
+        planned = chain.from_iterable(group["items"] for group in subtasks.plan)
+        planned_here = islice(planned, first_slot, first_slot + len(contents))
+        for slot, (content, item) in enumerate(zip(contents, planned_here, strict=True), first_slot):
+            self._require_same(slot, content, SubtaskContent(*item))
 
     async def _compare_with_stored(self, contents: Sequence[SubtaskContent], first_slot: int) -> None:
         """Check that the sub-tasks that are stored in these slots have these contents."""
@@ -220,7 +228,7 @@ class Upload:
         there = {task.parent.slot: task for task in found if task.parent is not None}
         for slot, content in enumerate(contents, first_slot):
             if slot in there:
-                self._require_same(slot, content.parameters, content.parameters_hash, there[slot])
+                self._require_same(slot, content, there[slot])
 
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
@@ -229,10 +237,10 @@ class Upload:
             await self._store.mark(CascadeAgain(self.batch.task_id, self.batch.generation, round))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 
-    def _require_same(self, slot: int, parameters: Json, parameters_hash: str, found: Task) -> None:
-        if found.parameters_hash != parameters_hash:
+    def _require_same(self, slot: int, mine: SubtaskContent | Task, found: SubtaskContent | Task) -> None:
+        if found.parameters_hash != mine.parameters_hash:
             size = parts_of(self.batch)[0].chunk_size
-            item = 0 if size == 1 else _first_difference(parameters, found.parameters)
+            item = 0 if size == 1 else _first_difference(mine.parameters, found.parameters)
             raise BatchConflictError(self.batch.task_id, slot * size + item, _DIFFERS)
 
     async def _reload_batch(self) -> None:
