@@ -28,6 +28,9 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
 _NO_ITEM = object()
+#: Which part of the time limit of an upload is left when items that fill no chunk restart it: so they write seldom, and
+#: an upload may still pause almost as long as the limit says.
+_KEPT_OPEN_UNTIL = 0.9
 _DIFFERS = "it differs from the item that the batch has at this position"
 
 
@@ -137,7 +140,10 @@ class Upload:
         rest = len(pending) % parts_of(self.batch)[0].chunk_size
         complete = len(pending) - rest
         self._incomplete_chunk = pending[complete:]
-        await self._store_or_compare(pending[:complete], until=self.items - rest)
+        if complete:
+            await self._store_or_compare(pending[:complete], until=self.items - rest)
+        else:
+            await self._keep_open()
 
     async def end(self) -> bool:
         """Seal the batch after the last item.
@@ -181,11 +187,19 @@ class Upload:
                 return
         await self._compare(contents, first_slot, until)
 
+    async def _keep_open(self) -> None:
+        """Restart the time limit of the batch, although the items that came do not fill a chunk yet."""
+        seal_by = self.batch.seal_by
+        if is_open(self.batch) and seal_by and seal_by - self._store.now() < self._timeout * _KEPT_OPEN_UNTIL:
+            await self._is_announced(self.items - len(self._incomplete_chunk))
+
     async def _is_announced(self, items: int) -> bool:
         announced = await self._store.apply(Announce(self.batch.task_id, items, self._timeout))
         await failpoint.reached("batch.after_announce")
         if announced is None:
             await self._reload_batch()
+        else:
+            self.batch = announced
         return announced is not None
 
     async def _insert(self, contents: Sequence[SubtaskContent], first_slot: int) -> None:

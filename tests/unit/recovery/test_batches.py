@@ -208,6 +208,22 @@ async def test_an_upload_that_does_not_go_on_is_abandoned(stage: Stage) -> None:
     assert (abandoned.status, abandoned.cascade_at) == (TaskStatus.CANCELLED, stage.store.now())
 
 
+async def test_an_upload_is_not_abandoned_while_the_items_of_a_chunk_come(stage: Stage) -> None:
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None}
+    soon = stage.store.now() + 6 * SECOND
+    batch = await stage.batch(0, **fields, batch=Batch(chunk_size=50), seal_by=soon, check_at=soon + DAY)
+    times = {"dispatch_after": SECOND, "timeout": 6 * SECOND}
+    upload = Upload(stage.store, EventBus(), stage.moves, batch, is_new=True, **times)
+    apply = stage.store.apply = AsyncMock(side_effect=stage.store.apply)  # type: ignore[method-assign]
+    for n in range(80):
+        await upload.add([Item(n, b"%d" % n)])
+        stage.clock.advance(SECOND / 4)
+        await stage.run_once()
+    assert apply.await_count < 40, "it does not write for each item"
+    assert await upload.end()
+    assert parts_of(await stage.present(batch))[0].items == 80
+
+
 async def test_sub_tasks_that_a_cancel_left_in_the_plan_are_stored_by_a_retry(stage: Stage) -> None:
     batch = await stage.planned(3)
     cancelled = await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
