@@ -332,7 +332,10 @@ class StoreUnavailableError(StoreError):
 class StoreClosedError(StoreUnavailableError, NotRunningError):
     """The store is not open: the framework is not running yet, or has stopped."""
 
-    hint = "Use it inside `async with framework.running():`; a store by itself is opened with open()."
+    hint = (
+        "Use it inside `async with framework.running():`; a store by itself is opened with open(). A handle of an"
+        " earlier `running()` is of no use in a later one: get a new one by `framework.handle(task_id)`."
+    )
 
 
 class StoreMisconfiguredError(StoreError):

@@ -65,8 +65,8 @@ def user_of(request: Request, user_id: str | None) -> str:
     if caller.may_act_for_users or caller.may(Role.OPERATOR):
         return user_id
     raise RequestRefusedError(
-        f"This key is {caller.principal}'s and may not act for {user_id[:100]!r}.",
-        hint="Leave user_id out, or use a key that was created with --act-for-users.",
+        f"The caller is {caller.principal} and may not act for {user_id[:100]!r}.",
+        hint="Leave user_id out, or use a key or log-in that may act for users (`keys create --act-for-users`).",
         code="forbidden",
         fields=[{"field": "user_id", "message": "is another user"}],
     )

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 from rich.text import Text
 
-from taskframework.cli.output import as_json_text, err, facts, note, out
-from taskframework.cli.render import error_text, kind_and_message, print_rows, shorten, status_text
+from taskframework.cli.output import err, facts, note, out
+from taskframework.cli.render import error_text, print_rows, result_text, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
@@ -59,8 +59,7 @@ def print_results(results: Sequence[BatchResult]) -> None:
     """Print results below each other."""
     rows = []
     for result in results:
-        error = result.error
-        text = shorten(kind_and_message(error["type"], error["message"]) if error else as_json_text(result.result))
+        text = result_text(result.result, result.error)
         rows.append((Text(str(result.index)), status_text(result.status), Text(text)))
     print_rows(("Item", "Status", "Result"), rows)
 

@@ -5,7 +5,10 @@ all remarks about them to standard error.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Coroutine, Iterable
@@ -70,13 +73,21 @@ def printable(text: str) -> str:
 
 def print_json(value: object) -> None:
     """Print a whole JSON document."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
+    _write_json(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def print_json_line(value: object) -> None:
     """Print one line of a stream of JSON documents, and flush it."""
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE).decode())
+    _write_json(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE))
     sys.stdout.flush()
+
+
+def _write_json(document: bytes) -> None:
+    """Write JSON so that any program can read it: the encoding of the output may lack characters."""
+    text = document.decode()
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
+        text = re.sub(r"[^\x00-\x7f]", lambda found: json.dumps(found[0]).strip('"'), text)
+    sys.stdout.write(text)
 
 
 def as_json_text(value: object) -> str:

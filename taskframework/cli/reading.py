@@ -78,7 +78,7 @@ def _parse_time(text: str, moment_at: Callable[[timedelta], datetime], too_far: 
     except ValueError:
         raise ValueError("is neither a time such as 2027-01-31T12:00:00Z nor a duration such as 10m") from None
     if moment.tzinfo is None:
-        raise ValueError(f"has no time zone; write {text}Z for UTC")
+        raise ValueError(f"has no time zone; write {moment.isoformat()}Z for UTC")
     try:
         return moment.astimezone(UTC)
     except OverflowError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import Any, TypeVar
@@ -53,6 +53,11 @@ def error_text(error: TaskError) -> str:
 def kind_and_message(kind: str, message: str) -> str:
     """`error_text` of an error that is not a `TaskError`."""
     return printable(f"{kind.rpartition('.')[2]}: {message}")
+
+
+def result_text(result: Any, error: Mapping[str, Any] | None) -> str:
+    """What a task has returned, or why it failed, on one line."""
+    return shorten(as_json_text(result) if error is None else kind_and_message(error["type"], error["message"]))
 
 
 def progress_text(progress: object) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import orjson
 import typer
 from rich.text import Text
 
 from taskframework.cli.options import MAX_NUMBER, Cursor, Json, Limit, whole_number
 from taskframework.cli.output import note, print_json, print_json_line, printable, say
-from taskframework.cli.render import print_page, print_rows
+from taskframework.cli.render import print_page, print_rows, result_text
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import go_on_command
 from taskframework.model.wording import pluralize
 from taskframework.operations.streams import ListedStream, StreamStatus
@@ -123,7 +123,7 @@ async def results(
             Text(str(result.position)),
             Text(result.status),
             Text(result.task_id or "-"),
-            Text(_result_text(result.result)),
+            Text(_outcome_text(result)),
         )
         for result in page.items
     ]
@@ -144,6 +144,11 @@ async def go_on(
         say(f"Stream {key} continues.")
 
 
+def _outcome_text(result: StreamResult) -> str:
+    nothing = result.result is None and result.error is None  # skipped, cancelled, or without a result
+    return "" if nothing else result_text(result.result, result.error)
+
+
 def _print_status(status: StreamStatus, user: str | None) -> None:
     view = status.view()
     turn = view["turn"]
@@ -153,7 +158,3 @@ def _print_status(status: StreamStatus, user: str | None) -> None:
     if status.stream.is_halted and turn is not None:
         note(f"It has halted because that task failed. To run it again: taskframework tasks retry {turn['task_id']}")
         note(f"Or continue without it: {go_on_command(user, status.key, turn['position'])}")
-
-
-def _result_text(value: object) -> str:
-    return "" if value is None else orjson.dumps(value).decode()[:60]

@@ -130,7 +130,10 @@ class _Reader:
 
 def _read_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
     place = f"environment {name}"
-    if path not in group_paths() and not is_known(path):
+    if name == "TASKFRAMEWORK_API" and text.strip() and not text.lstrip().startswith("{"):
+        reason = f"is {text!r:.60}: neither an address such as http://localhost:8000 nor the section in braces."
+        layer.add_problem(path, place, reason)
+    elif path not in group_paths() and not is_known(path):
         layer.problems.append(Problem(".".join(path), f"{place} is not a setting. {_variable_advice(name)}"))
     elif path not in group_paths() and not text.startswith(("[", "{")):
         layer.entries.append(Entry(path, None if text in ("", "null", "~") else text, place))

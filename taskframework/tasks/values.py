@@ -206,4 +206,8 @@ def _dump_model(model: BaseModel, what: str) -> Json:
 def reason_of(error: Exception) -> str:
     """Why pydantic cannot write a value as JSON."""
     text = str(error)
-    return "bytes that are not UTF-8 need a type such as pydantic's Base64Bytes" if "utf-8" in text else text[:500]
+    return (
+        "bytes that are not UTF-8 need a model with ser_json_bytes and val_json_bytes set to base64"
+        if "utf-8" in text
+        else text[:500]
+    )

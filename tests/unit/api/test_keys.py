@@ -231,6 +231,7 @@ async def test_only_a_key_that_may_act_for_users_names_a_user(keyed: Keyed) -> N
     body = COUNT_WORDS | {"user_id": "ada"}
     problem = problem_of(await keyed.ask("submitter", "POST", TASKS, json=body), 403, "forbidden")
     assert problem["errors"][0]["field"] == "user_id"
+    assert problem["detail"] == "The caller is submitter and may not act for 'ada'."
     bulk = await keyed.ask("submitter", "POST", f"{TASKS}/bulk", json={"tasks": [body, COUNT_WORDS]})
     refused, accepted = bulk.json()["items"]
     assert (refused["error"]["code"], accepted["error"]) == ("forbidden", None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from taskframework.cli.batch_watching import print_end
-from taskframework.cli.output import ago, as_json_text, note, printable, say, show_error
+from taskframework.cli.output import ago, as_json_text, note, print_json, print_json_line, printable, say, show_error
 from taskframework.cli.render import counts_text, event_line, progress_text
 from taskframework.errors import ApiError
 from taskframework.model.batch_status import BatchStatus
@@ -75,6 +78,17 @@ def test_the_line_of_an_event_says_what_is_new(name: str, attempt: int, said: st
     data = {"task_type": "t", "error": None, "attempt": attempt, "progress": {"percent": 12.5}}
     event = {"type": f"task.{name}", "subject": "1", "time": "2026-11-20T12:00:00.000Z", "data": data}
     assert event_line(event).plain.endswith(said)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_json_is_json_whatever_the_encoding_of_the_output(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    value = {"name": 'é \U0001f389 \\ " \x7f'}
+    for write in (print_json, print_json_line):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
+        monkeypatch.setattr(sys, "stdout", stream)
+        write(value)
+        stream.flush()
+        assert json.loads(stream.buffer.getvalue()) == value
 
 
 def test_foreign_text_in_lines_and_errors_cannot_steer_it_either(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
 
 import taskframework.wiring.process  # noqa: F401 - as above
+from taskframework.cli.streams import _outcome_text
+from taskframework.model.stream_results import StreamResult
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_batch import work
 
@@ -56,6 +58,12 @@ def test_a_key_that_no_address_can_have_is_refused(cli: Cli, folder: Path, key: 
     work(folder)
     done = cli("submit", "greets", '"ann"', "--stream", json.dumps({"key": key}))
     assert (done.code, "must not be . or .." in done.err) == (1, True)
+
+
+def test_a_position_shows_its_result_or_its_error() -> None:
+    failed = StreamResult(0, "a", "FAILED", None, {"type": "app.Broken", "message": "no power"})
+    results = [failed, StreamResult(1, "b", "COMPLETED", {"n": 1}), StreamResult(2)]
+    assert [_outcome_text(result) for result in results] == ["Broken: no power", '{"n":1}', ""]
 
 
 @pytest.mark.usefixtures("empty_store")

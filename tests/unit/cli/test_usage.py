@@ -38,6 +38,7 @@ from tests.unit.cli.conftest import Cli
         (["submit", "greets", "null", "--debounce", "5s"], """such as '{"key": …, "wait": …}'"""),
         (["submit", "greets", "null", "--not-before", "tomorrow"], "2027-01-31T12:00:00Z"),
         (["submit", "greets", "null", "--deadline", "2027-01-31T12:00:00"], "has no time zone"),
+        (["submit", "greets", "null", "--deadline", "2027-01-31"], "write 2027-01-31T00:00:00Z for UTC"),
         (["submit", "greets", "null", "--timeout", "soon"], "must be a duration"),
         (["submit", "greets", "null", "--max-attempts", "few"], "'few' is not a whole number"),
         (["dlq", "replay"], "Give ids, or --where NAME=VALUE."),

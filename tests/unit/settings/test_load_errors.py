@@ -53,6 +53,11 @@ def test_an_unknown_variable_is_named_with_the_nearest(refusal: Refusal, name: s
     assert f"environment {name} {message}" in refusal(environ={name: "1"})
 
 
+def test_an_address_without_http_is_named(refusal: Refusal) -> None:
+    message = refusal(environ={"TASKFRAMEWORK_API": "localhost:8000"})
+    assert "'localhost:8000': neither an address such as http://localhost:8000 nor the section in braces" in message
+
+
 def test_an_unknown_override_is_named(refusal: Refusal) -> None:
     message = refusal(overrides={"api.prot": 1})
     assert "api.prot (command line) is not a setting. Did you mean api.port?" in message

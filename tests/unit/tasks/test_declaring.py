@@ -332,7 +332,7 @@ def test_parameters_that_are_not_json_are_stored_as_their_type_reads_them(
         (Any, {1, 2}, "set is not a JSON type"),
         (Any, {1: "a"}, "a key is of type int"),
         (dict[tuple[int, int], str], {(1, 2): "a"}, "a key is of type tuple"),
-        (bytes, b"\xff", "bytes that are not UTF-8 need a type such as pydantic's Base64Bytes"),
+        (bytes, b"\xff", "bytes that are not UTF-8 need a model with ser_json_bytes and val_json_bytes set to base64"),
         (list[float], (number for number in [1.0, float("nan")]), "nan is not a JSON number"),
     ],
 )

@@ -580,7 +580,10 @@ async def test_bytes_in_a_result_that_are_no_text_are_explained(executor: TaskEx
     async def code(context: TaskContext[Any]) -> Any:
         return {"content": b"\xff"}
 
-    assert "need a type such as pydantic's Base64Bytes" in failure(await execute(executor, code)).error.message
+    assert (
+        "need a model with ser_json_bytes and val_json_bytes set to base64"
+        in failure(await execute(executor, code)).error.message
+    )
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
