@@ -6,18 +6,21 @@ import asyncio
 import logging
 import math
 import sys
+import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from taskframework.errors import ConfigurationError, NotRunningError
 
 T = TypeVar("T")
 
 _CANCEL_INTERVAL_SECONDS = 0.5
+#: The most values that `iterate_in_thread` takes before they are needed.
+_MAX_VALUES_AHEAD = 100
 
 
 class Background:
@@ -62,6 +65,38 @@ async def in_own_thread(work: Callable[[], T]) -> T:
     running = asyncio.get_running_loop().run_in_executor(thread, copy_context().run, work)
     thread.shutdown(wait=False)  # the thread ends with its work
     return await running
+
+
+async def iterate_in_thread(values: Iterable[T]) -> AsyncGenerator[T, None]:
+    """Iterate, in a daemon thread, what may block for ever: neither the event loop nor the end of the process waits."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Queue[tuple[Literal[True], T] | tuple[Literal[False], Exception | None]] = asyncio.Queue()
+    room = threading.Semaphore(_MAX_VALUES_AHEAD)
+    is_left = False
+
+    def iterate() -> None:
+        error: Exception | None = None
+        try:
+            for value in values:
+                room.acquire()
+                if is_left:
+                    return
+                loop.call_soon_threadsafe(came.put_nowait, (True, value))
+        except Exception as failure:
+            error = failure
+        with suppress(RuntimeError):  # the event loop was closed meanwhile
+            loop.call_soon_threadsafe(came.put_nowait, (False, error))
+
+    threading.Thread(target=iterate, name="taskframework-iteration", daemon=True).start()
+    try:
+        while (item := await came.get())[0]:
+            room.release()
+            yield item[1]
+        if item[1] is not None:
+            raise item[1]
+    finally:
+        is_left = True
+        room.release()
 
 
 class Deadlines:

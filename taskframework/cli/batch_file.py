@@ -9,8 +9,8 @@ import codecs
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import typer
 from pydantic_core import from_json
 from rich.status import Status
 
+from taskframework.background import iterate_in_thread
 from taskframework.cli.output import err, note
 from taskframework.model.wording import pluralize
 from taskframework.submission.parts import STORE_BATCH_SIZE
@@ -48,29 +49,50 @@ class ItemFile:
         self._file_size = 0
         self._status: Status | None = None
 
-    def values(self) -> Iterable[Any]:
+    def values(self) -> Iterable[Any] | AsyncIterable[Any]:
         """The values: for a regular file as often as they are iterated, otherwise once, because a pipe that is read
-        again continues where it was.
+        again continues where it was. A pipe may be silent for long, so it is read beside the event loop.
         """
-        return self if self._is_regular else iter(self)
+        return self if self._is_regular else self._iterate_pipe()
 
     def __iter__(self) -> Iterator[Any]:
         self._item_count = self._bytes_read = 0
         self._items_before_empty_lines = []
-        try:
-            with nullcontext(sys.stdin.buffer) if self._name == "-" else Path(self._name).open("rb") as lines:
-                self._file_size = 0 if self._name == "-" else os.fstat(lines.fileno()).st_size
-                for number, line in enumerate(lines, 1):
-                    self._bytes_read += len(line)
-                    if number == 1:
-                        line = line.removeprefix(codecs.BOM_UTF8)  # some editors write it
-                    if text := line.strip():
-                        value = self._parse(number, text)
-                        self._is_last_item_array = isinstance(value, list)
-                        self._count_item()
+        with self._naming_file():
+            for number, line in enumerate(self._lines(), 1):
+                yield from self._values_in(number, line)
+
+    async def _iterate_pipe(self) -> AsyncGenerator[Any, None]:
+        with self._naming_file():
+            async with aclosing(iterate_in_thread(enumerate(self._lines(), 1))) as lines:
+                async for number, line in lines:
+                    for value in self._values_in(number, line):
                         yield value
-                    else:
-                        self._items_before_empty_lines.append(self._item_count)
+
+    def _lines(self) -> Iterator[bytes]:
+        is_stdin = self._name == "-"
+        # Not `sys.stdin.buffer`: Python closes it at the end, and aborts if a thread still waits in it.
+        with open(sys.stdin.fileno() if is_stdin else self._name, "rb", closefd=not is_stdin) as lines:
+            self._file_size = 0 if is_stdin else os.fstat(lines.fileno()).st_size
+            yield from lines
+
+    def _values_in(self, number: int, line: bytes) -> Iterator[Any]:
+        """Yield the value of a line, or nothing if it is empty."""
+        self._bytes_read += len(line)
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)  # some editors write it
+        if text := line.strip():
+            value = self._parse(number, text)
+            self._is_last_item_array = isinstance(value, list)
+            self._count_item()
+            yield value
+        else:
+            self._items_before_empty_lines.append(self._item_count)
+
+    @contextmanager
+    def _naming_file(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise typer.BadParameter(f"{self._file_text} cannot be read: {error.strerror}.") from error
 
@@ -90,14 +112,14 @@ class ItemFile:
             error.message = f"Line {self._line_number_of(error.index)} of {self._file_text}: {error.cause.message}"
             if self._item_count <= 1 and self._is_last_item_array:
                 error.hint = _ONE_ITEM_PER_LINE_HINT
-            error.hint += self._stored_part_hint(key)
+            error.hint += _stored_part_hint(key, error.index)
             raise
         except BatchConflictError as error:
             if error.index < self._item_count:
                 error.message = f"Line {self._line_number_of(error.index)} of {self._file_text}: {error.message}"
             raise
         except typer.BadParameter as error:
-            error.message += self._stored_part_hint(key)
+            error.message += _stored_part_hint(key, self._item_count)
             raise
         except asyncio.CancelledError:
             note(_CONTINUE_HINT if key else _CANCELLED_HINT)
@@ -108,10 +130,6 @@ class ItemFile:
         if self._status is not None and self._item_count % _UPDATE_EVERY == 0:
             share = f" ({self._bytes_read / self._file_size:.0%})" if self._file_size else ""
             self._status.update(f"Uploading · {pluralize(self._item_count, 'item')}{share}")
-
-    def _stored_part_hint(self, key: str | None) -> str:
-        """A sentence about the stored part of an upload with an error; empty if nothing was stored."""
-        return f" {_CONTINUE_HINT if key else _CANCELLED_HINT}" if self._item_count > STORE_BATCH_SIZE else ""
 
     def _line_number_of(self, index: int) -> int:
         """The line of an item, from 1."""
@@ -125,3 +143,10 @@ class ItemFile:
             raise typer.BadParameter(
                 f"line {number} of {self._file_text} is not JSON: {reason}. {_ONE_ITEM_PER_LINE_HINT}"
             ) from error
+
+
+def _stored_part_hint(key: str | None, items_before: int) -> str:
+    """A sentence about the stored part of an upload with an error after so many items; empty if maybe nothing was
+    stored.
+    """
+    return f" {_CONTINUE_HINT if key else _CANCELLED_HINT}" if items_before >= STORE_BATCH_SIZE else ""

@@ -19,6 +19,7 @@ from taskframework.stores.sqlite import SqliteStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
 from tests.acceptance.wrong_parents import finding_of_wrong_parents, plant_wrong_parents
 from tests.support.command import Folder
+from tests.support.process import wait_until
 
 COMMANDS = (
     "demo",
@@ -180,3 +181,22 @@ def test_stopping_to_wait_for_a_task_says_that_the_task_keeps_running(folder: Fo
     assert waiting.end(signal.SIGINT) == 130
     waiting.line(f"The task keeps running. To follow it again: taskframework tasks watch {task_id}")
     assert folder.json("tasks", "show", task_id)["status"] == "QUEUED"
+
+
+@pytest.mark.parametrize("file", ["-", "pipe"])
+def test_ctrl_c_while_the_pipe_of_a_batch_is_silent_cancels_the_stored_part(folder: Folder, file: str) -> None:
+    folder.run("submit", "waits", "1", "--app", "program")  # so that there is a store to look at
+    os.mkfifo(folder.path / "pipe")
+    pipe = os.open(folder.path / "pipe", os.O_RDWR)
+    try:
+        submitting = folder.start("--app", "program", "batch", "submit", "waits", file, stdin=pipe)
+        os.write(pipe, b"2\n")
+        two_tasks = ("tasks", "list", "--type", "waits", "--status", "queued")
+        wait_until(lambda: len(folder.json(*two_tasks)["items"]) == 2, "the item is stored", timeout=60)
+        assert submitting.end(signal.SIGINT) == 130
+    finally:
+        os.close(pipe)
+    [note] = submitting.err
+    assert note.startswith("The stored part is cancelled.")
+    [batch] = folder.json("batch", "list")["items"]
+    assert batch["status"] == "CANCELLED"

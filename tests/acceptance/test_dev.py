@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -315,3 +316,23 @@ def test_dev_without_a_program_says_what_is_missing(folder: Folder) -> None:
     dev.event("ready")
     assert "--app" in dev.line("No task types are registered")
     assert dev.end() == 0
+
+
+def test_ctrl_c_while_the_pipe_of_an_uploaded_batch_is_silent_cancels_the_stored_part(
+    folder: Folder, dev: Started
+) -> None:
+    out, into = os.pipe()
+    with Api(dev) as api, os.fdopen(out), os.fdopen(into, "wb", buffering=0) as items:
+        url = str(api.base_url.join("/"))
+        submitting = folder.start("batch", "submit", "waits", "-", "--api", url, stdin=out)
+
+        def is_stored() -> bool:
+            items.write(b"3600\n")  # of lines that come together, the last ones are sent with the next line
+            return api.count("RUNNING") > 0
+
+        wait_until(is_stored, "an item is stored", timeout=60)
+        assert submitting.end(signal.SIGINT) == 130
+        [batch] = api.get("/batches").json()["items"]
+    [note] = submitting.err
+    assert note.startswith("The stored part is cancelled.")
+    assert batch["status"] == "CANCELLED"

@@ -112,9 +112,9 @@ class Folder:
         """Run a command with `--json` and read what it prints."""
         return json.loads(self.run(*arguments, "--json", code=code, env=env).stdout)
 
-    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Started:
-        """Start a command that runs until it is stopped."""
-        started = start_command(arguments, self.path, environment_with(env or {}))
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: int | None = None) -> Started:
+        """Start a command that runs until it is stopped; it reads the open file `stdin`, or nothing."""
+        started = start_command(arguments, self.path, environment_with(env or {}), stdin)
         self._started.append(started)
         return started
 
@@ -223,12 +223,15 @@ def start_program(command: Sequence[str], folder: Path, environment: Mapping[str
     return Started(popen, popen.stdout, popen.stderr)
 
 
-def start_command(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Started:
+def start_command(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: int | None = None
+) -> Started:
     """Start `taskframework` with these arguments."""
     (out, their_out), (err, their_err) = os.pipe(), os.pipe()
     nothing = os.open(os.devnull, os.O_RDONLY)
     try:
-        forked = commands().start(arguments, folder, environment, [nothing, their_out, their_err])
+        streams = [nothing if stdin is None else stdin, their_out, their_err]
+        forked = commands().start(arguments, folder, environment, streams)
     finally:
         for descriptor in (nothing, their_out, their_err):
             os.close(descriptor)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
+import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from taskframework import background
-from taskframework.background import Background, Deadlines, end, is_failure, surviving
+from taskframework.background import Background, Deadlines, end, is_failure, iterate_in_thread, surviving
 from taskframework.brokers.base import Broker, Delivery
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
@@ -52,6 +54,36 @@ async def test_end_ends_a_task_that_loses_a_cancellation() -> None:
     await asyncio.sleep(0)
     await end(*tasks)
     assert all(task.cancelled() for task in tasks)
+
+
+async def test_a_thread_that_iterates_takes_little_ahead_and_ends_when_it_is_left() -> None:
+    taken, is_closed = [], threading.Event()
+
+    def endless() -> Iterator[int]:
+        try:
+            for number in itertools.count():
+                taken.append(number)
+                yield number
+        finally:
+            is_closed.set()
+
+    values = iterate_in_thread(endless())
+    assert [await anext(values) for _ in range(3)] == [0, 1, 2]
+    await eventually(lambda: len(taken) > background._MAX_VALUES_AHEAD)
+    await values.aclose()
+    await eventually(is_closed.is_set)
+    assert len(taken) <= background._MAX_VALUES_AHEAD + 4
+
+
+async def test_the_error_of_what_a_thread_iterates_comes_after_its_values() -> None:
+    def failing() -> Iterator[int]:
+        yield 1
+        raise KeyError("x")
+
+    values = iterate_in_thread(failing())
+    assert await anext(values) == 1
+    with pytest.raises(KeyError):
+        await anext(values)
 
 
 class Limited:

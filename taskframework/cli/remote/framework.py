@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack, cast
 
@@ -14,6 +14,7 @@ from taskframework.client.batches import send_batch
 from taskframework.client.connection import ApiConnection
 from taskframework.client.refusals import with_item
 from taskframework.client.transport import AsyncTransport
+from taskframework.client.uploads import Items
 from taskframework.errors import SubmissionError
 from taskframework.events.requests import address_of
 from taskframework.model.scope import EVERYONE
@@ -100,7 +101,7 @@ class RemoteFramework:
         return StreamHandle(StreamKey(user_id or "", key), cast(StreamOperations, self.services.streams))
 
     async def submit_batch(
-        self, task_type: str, items: Iterable[Any], *, user_id: str | None = None, **options: Unpack[BatchOptions]
+        self, task_type: str, items: Items, *, user_id: str | None = None, **options: Unpack[BatchOptions]
     ) -> BatchHandle:
         """As `TaskFramework.submit_batch`."""
         user: Any = {} if user_id is None else {"user_id": user_id}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +55,18 @@ def test_a_file_can_be_sent_again_and_a_pipe_cannot(tmp_path: Path) -> None:
     file.write_text("1\n\nx\n")
     os.mkfifo(pipe)
     for values in (ItemFile(str(pipe)).values(), ItemFile("-").values()):
-        assert iter(values) is values
+        assert isinstance(values, AsyncIterator)
     items = ItemFile(str(file))
     for _ in "12":
         with pytest.raises(typer.BadParameter, match="line 3 "):
-            list(items.values())
+            list(items)
         assert items._line_number_of(1) == 3
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_item(tmp_path: Path) -> None:
     file = tmp_path / "items.ndjson"
     file.write_text('"ann"\n"bob"\n', encoding="utf-8-sig")
-    assert list(ItemFile(str(file)).values()) == ["ann", "bob"]
+    assert list(ItemFile(str(file))) == ["ann", "bob"]
 
 
 def said(done: Done) -> str:
@@ -155,6 +157,27 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
     assert batch_of(went_on)["total"] == 1201
     [open_one, _] = batch_of(cli("batch", "list", "--json"))["items"]
     assert open_one["is_sealed"]
+
+
+@pytest.mark.usefixtures("worked")
+@pytest.mark.parametrize(
+    ("text", "line", "tells_of_stored_part"),
+    [
+        ('\n"ann"\n\n\n5\n' + '"bob"\n' * 1200, 5, False),  # more is read before the first part is refused
+        ('"ann"\n\n' * 600 + "5", 1201, True),
+        ('"ann"\n' * 500 + "{", 501, True),
+    ],
+)
+def test_a_wrong_line_of_a_pipe_is_named(
+    cli: Cli, folder: Path, text: str, line: int, tells_of_stored_part: bool
+) -> None:
+    os.mkfifo(folder / "pipe")
+    writing = threading.Thread(target=(folder / "pipe").write_text, args=(text,))
+    writing.start()
+    refused = said(cli("batch", "submit", "greets", "pipe"))
+    writing.join()
+    assert f"ine {line} of pipe" in refused
+    assert ("The stored part is cancelled" in refused) is tells_of_stored_part
 
 
 def test_a_json_array_in_place_of_lines_is_refused_with_the_next_step(cli: Cli, folder: Path) -> None:
