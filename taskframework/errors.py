@@ -269,9 +269,8 @@ class ParentFinishedError(TransitionRefusedError):
 
     code = "parent_finished"
 
-    def __init__(self, task_id: str, parent_id: str, parent_status: str) -> None:
+    def __init__(self, task_id: str, parent_id: str, parent_status: str, *, hint: str) -> None:
         message = f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone."
-        hint = "Retry the parent; or retry this one with `reopen` (--reopen), so that the parent waits for it again."
         super().__init__(task_id, "retried", parent_status, message=message, hint=hint)
         self.parent_id = parent_id
 

@@ -101,7 +101,9 @@ CODES: Mapping[str, Code] = {
         "Use another key for this task type, or a higher version. `task_id` is the task that has this version.",
     ),
     "parent_finished": Code(
-        409, "The parent of the sub-task has ended", "Retry the parent, or retry this one with `reopen`."
+        409,
+        "The parent of the sub-task has ended",
+        "Retry this one with `reopen`; or retry the parent if it failed, and the failed tasks if it is a batch.",
     ),
     "batch_conflict": Code(
         409,

@@ -142,7 +142,7 @@ class ReopenBatch(UngroupedWrite):
             return None
         if not task.status.is_final and task.status is not TaskStatus.WAITING:
             return None
-        if task.status is TaskStatus.COMPLETED and not _allowed_failures(subtasks):
+        if task.status is TaskStatus.COMPLETED and not allowed_failures(subtasks):
             return None
         if task.cascade_at is not None:  # no process would replay the sub-tasks that the cascade still cancels
             return None
@@ -164,7 +164,8 @@ class ReopenBatch(UngroupedWrite):
         return with_event(waiting, "reopened", now, data={"by": self.by})
 
 
-def _allowed_failures(subtasks: Subtasks) -> bool:
+def allowed_failures(subtasks: Subtasks) -> bool:
+    """Return whether the policy was met although some sub-tasks ended without success."""
     return subtasks.policy == ALLOW_FAILURES and subtasks.failed + subtasks.cancelled > 0
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from taskframework.errors import ParentFinishedError
 from taskframework.model.marks import CascadeAgain, CountAgain
 from taskframework.model.scope import Scope
 from taskframework.model.task import Task
 from taskframework.model.waiting import Reopen
 from taskframework.moves import TaskMoves
-from taskframework.operations.refusals import hint_if_never_reopened
+from taskframework.operations.refusals import hint_if_never_reopened, parent_finished_error
 from taskframework.stores.base import TaskStore
 
 
@@ -35,7 +34,7 @@ class Ancestors:
             await self.reopen(subtask, scope, by)
         elif finished := await self.finished(subtask, scope):
             await self._store.mark(CascadeAgain(link.task_id, link.generation, link.round))
-            raise ParentFinishedError(subtask.task_id, link.task_id, finished[0].status)
+            raise parent_finished_error(subtask, finished[0])
 
     async def finished(self, task: Task, scope: Scope) -> list[Task]:
         """Return the ended parents above a sub-task, up to the first parent that has not ended."""
@@ -48,12 +47,7 @@ class Ancestors:
             if await self._moves.make(Reopen(parent.task_id, scope, by)) is None:
                 present = await self._store.get(parent.task_id, scope)
                 if present is not None and present.status.is_final:
-                    refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
-                    refusal.hint = (
-                        hint_if_never_reopened(present)
-                        or "The parent ended before all of its sub-tasks were stored. Retry the parent."
-                    )
-                    raise refusal
+                    raise parent_finished_error(task, present, hint_if_never_reopened(present))
 
     async def _above(self, task: Task, scope: Scope) -> list[Task]:
         """Return the parents above a sub-task, the nearest first."""

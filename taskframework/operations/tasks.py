@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import (
-    ParentFinishedError,
     SignalsFullError,
     TaskframeworkError,
     TaskNotFoundError,
@@ -31,6 +30,7 @@ from taskframework.operations.refusals import (
     hint_if_not_reopened_for,
     not_discarded_error,
     not_retried_error,
+    parent_finished_error,
     refusal_of,
 )
 from taskframework.stores.base import TaskStore
@@ -183,17 +183,13 @@ class TaskOperations:
             raise not_retried_error(task)
         await self._check_version(task)
         if finished := await self.ancestors.finished(task, scope):
-            refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
-            if hints := list(filter(None, map(hint_if_not_reopened_for, [task, *finished], finished))):
-                refusal.hint = hints[0]
-                raise refusal
-            if not reopen:
-                raise refusal
+            hints = filter(None, map(hint_if_not_reopened_for, [task, *finished], finished))
+            if (hint := next(hints, None)) or not reopen:
+                raise parent_finished_error(task, finished[0], hint)
             for parent in finished:
                 await self._check_version(parent)
                 if deleted := await count_deleted_subtasks(self._store, parent):
-                    refusal.hint = hint_if_deleted(parent, deleted)
-                    raise refusal
+                    raise parent_finished_error(task, finished[0], hint_if_deleted(parent, deleted))
         return task
 
     async def subtasks(

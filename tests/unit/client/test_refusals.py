@@ -52,7 +52,7 @@ ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action":
         SubmissionError("Not today."),
         TaskNotFoundError("t-1"),
         TransitionRefusedError("t-1", "retried", "RUNNING", hint="Only a task that is FAILED can be retried."),
-        ParentFinishedError("t-1", "parent", "FAILED"),
+        ParentFinishedError("t-1", "parent", "FAILED", hint="Retry the parent."),
         SignalsFullError("t-1", 100),
         BatchConflictError("t-1", 7, "it is another one"),
         BatchClosedError("t-1", "CANCELLED"),

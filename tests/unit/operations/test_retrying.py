@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from taskframework.bus import EventBus
-from taskframework.errors import TransitionRefusedError
+from taskframework.errors import ParentFinishedError, TransitionRefusedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.task_fields import Batch, ParentLink, Subtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
@@ -37,6 +39,47 @@ async def test_a_refused_retry_says_why_and_what_to_do(
     assert message in refused.value.message
     assert refused.value.hint.startswith(hint)
     assert (refused.value.action, refused.value.status) == ("retried", status)
+
+
+_ALONE = "etry this one with `reopen` (--reopen), so that the parent waits for it again."
+_BATCH_RETRY = "Retry all failed tasks of the batch: `taskframework batch retry-failed parent`"
+_ONE_FAILED = Subtasks(2, None, done=2, succeeded=1, failed=1)
+_ALLOWED = replace(_ONE_FAILED, policy="allow_failures")
+_ANOTHER_ROUND = replace(_ONE_FAILED, round=2)
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "hint"),
+    [
+        (TaskStatus.FAILED, {}, f"Retry the parent; or r{_ALONE}"),
+        (TaskStatus.COMPLETED, {}, f"R{_ALONE}"),
+        (TaskStatus.COMPLETED_WITH_ERRORS, {}, f"R{_ALONE}"),
+        (
+            TaskStatus.COMPLETED,
+            {"subtasks": _ANOTHER_ROUND},
+            "The parent has had another round of sub-tasks since then. "
+            "The parent is COMPLETED, so it cannot be retried; submit a new task.",
+        ),
+        (TaskStatus.FAILED, {"batch": Batch(items=2)}, f"{_BATCH_RETRY}; or r{_ALONE}"),
+        (TaskStatus.COMPLETED_WITH_ERRORS, {"batch": Batch(items=2)}, f"{_BATCH_RETRY}; or r{_ALONE}"),
+        (TaskStatus.COMPLETED, {"batch": Batch(items=2)}, f"R{_ALONE}"),
+        (TaskStatus.COMPLETED, {"batch": Batch(items=2), "subtasks": _ALLOWED}, f"{_BATCH_RETRY}; or r{_ALONE}"),
+        (
+            TaskStatus.CANCELLED,
+            {"batch": Batch(items=2), "subtasks": replace(_ONE_FAILED, plan_records=1)},
+            f"The parent ended before all of its sub-tasks were stored. {_BATCH_RETRY}.",
+        ),
+    ],
+)
+async def test_a_sub_task_of_an_ended_parent_names_only_steps_that_are_possible(
+    store: SqliteStore, status: TaskStatus, fields: dict[str, Any], hint: str
+) -> None:
+    parent = await put_final(store, status, task_id="parent", **{"subtasks": _ONE_FAILED, **fields})
+    failed = await put_final(store, TaskStatus.FAILED, parent=ParentLink(parent.task_id, 0, 0))
+    operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+    with pytest.raises(ParentFinishedError) as refused:
+        await operations.retry(failed.task_id, EVERYONE, by="ada")
+    assert refused.value.hint == hint
 
 
 async def test_a_handle_queues_its_task_again(store: SqliteStore) -> None:
