@@ -26,6 +26,7 @@ from taskframework.cli.store import (
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
+from taskframework.model.batches import purpose_of_retry
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -191,5 +192,5 @@ async def retry_failed(framework: AnyFramework, batch_id: BatchId, as_json: Json
     if as_json:
         print_json(status.view())
     else:
-        say(f"Batch {batch_id} is open again. Its failed tasks are now being queued again one by one.")
+        say(f"Batch {batch_id} is open again, to {purpose_of_retry(status.batch)}.")
         print_end(status)

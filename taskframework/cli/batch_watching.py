@@ -11,6 +11,7 @@ from rich.text import Text
 from taskframework.cli.output import err, facts, note, out
 from taskframework.cli.render import error_text, print_rows, result_text, status_text
 from taskframework.model.batch_status import BatchResult, BatchStatus
+from taskframework.model.batches import purpose_of_retry
 from taskframework.model.message import rfc3339
 from taskframework.model.status import TaskStatus
 from taskframework.model.wording import duration_text
@@ -78,10 +79,7 @@ def print_end(status: BatchStatus) -> None:
         out().print(Text(error_text(batch.error), style="red"), soft_wrap=True)
     note(f"Results: taskframework batch results {batch_id}")
     if status.is_sealed and status.status is not TaskStatus.COMPLETED:
-        what = (
-            "retry the failed ones" if status.ended.failed or status.ended.cancelled else "call on_batch_finished again"
-        )
-        note(f"To {what}: taskframework batch retry-failed {batch_id}")
+        note(f"To {purpose_of_retry(batch)}: taskframework batch retry-failed {batch_id}")
 
 
 def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:

@@ -164,6 +164,15 @@ class ReopenBatch(UngroupedWrite):
         return with_event(waiting, "reopened", now, data={"by": self.by})
 
 
+def purpose_of_retry(batch: Task) -> str:
+    """What the retry of a batch is for: it has a failed task, or only its own method did not succeed."""
+    subtasks = parts_of(batch)[1]
+    has_all = subtasks.succeeded == subtasks.planned
+    if has_all and subtasks.resumes and batch.status is not TaskStatus.COMPLETED:
+        return "call on_batch_finished again"
+    return "retry its failed tasks"
+
+
 def allowed_failures(subtasks: Subtasks) -> bool:
     """Return whether the policy was met although some sub-tasks ended without success."""
     return subtasks.policy == ALLOW_FAILURES and subtasks.failed + subtasks.cancelled > 0

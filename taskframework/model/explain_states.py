@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taskframework.model.batches import is_sealed
+from taskframework.model.batches import is_sealed, purpose_of_retry
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.interventions import BY_NEWER_VERSION
 from taskframework.model.message import rfc3339
@@ -29,7 +29,7 @@ def explain_ended(facts: Facts) -> Cause | None:
     elif task.batch is not None and not is_sealed(task):
         change = "Its upload was never completed: submit the items again, in a new batch."
     elif task.batch is not None and task.status in REPLAYABLE:
-        change = f"To retry its failed tasks: taskframework batch retry-failed {task.task_id}"
+        change = f"To {purpose_of_retry(task)}: taskframework batch retry-failed {task.task_id}"
     elif task.status in REPLAYABLE:
         change = f"To queue it again: taskframework tasks retry {task.task_id}"
         if task.error is not None and task.error.code == "subtasks_failed":

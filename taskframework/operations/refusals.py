@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.errors import ParentFinishedError, TransitionRefusedError
-from taskframework.model.batches import allowed_failures, is_sealed
+from taskframework.model.batches import allowed_failures, is_sealed, purpose_of_retry
 from taskframework.model.message import rfc3339
 from taskframework.model.status import DEAD, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
@@ -91,9 +91,9 @@ def not_retried_error(task: Task) -> TransitionRefusedError:
     """Return the error that says why a task cannot be queued again."""
     name, message, hint = task.task_id, "", ""
     if task.batch is not None:
-        message = f"Task {name} is a batch, which executes no code itself."
+        message = f"Task {name} is a batch, which is not retried as a task."
         hint = (
-            f"Retry its failed tasks: `taskframework batch retry-failed {name}`, "
+            f"To {purpose_of_retry(task)}: `taskframework batch retry-failed {name}`, "
             f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
     elif task.status is TaskStatus.QUEUED:

@@ -130,8 +130,8 @@ class TaskOperations:
         Raises:
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if the task has another status, or has changed; if a newer version of its key would
-                supersede it at once; or if it is a batch, which executes no code itself:
-                `BatchOperations.retry_failed` retries the failed tasks in it.
+                supersede it at once; or if it is a batch:
+                `BatchOperations.retry_failed` retries the failed tasks in it, or its `on_batch_finished`.
             ParentFinishedError: if its parent has ended and is not to be reopened.
         """
         reason = accept_reason(reason)

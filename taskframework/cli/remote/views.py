@@ -210,7 +210,9 @@ def batch_of(view: View) -> BatchStatus:
         "parameters_hash": "",
         "next_dispatch_at": None,
         "batch": Batch(chunk_size, view["total"], optional_time_of(view["first_result_at"])),
-        "subtasks": Subtasks(planned, None, sum(ended.values()), policy=view["policy"], **ended),
+        # The view does not say whether a method of the batch is called at its end. Without one, a batch of which all
+        # tasks succeeded is COMPLETED.
+        "subtasks": Subtasks(planned, None, sum(ended.values()), policy=view["policy"], resumes=True, **ended),
         "retry_at": created_at if is_replayed else None,
         "updated_at": view["finished_at"] or created_at,
     }

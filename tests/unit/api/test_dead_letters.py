@@ -15,7 +15,7 @@ import pytest
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
-from taskframework.model.task_fields import Batch
+from taskframework.model.task_fields import Batch, Subtasks
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
@@ -176,7 +176,8 @@ async def test_a_batch_that_failed_is_not_replayed_and_the_answer_says_what_to_d
 ) -> None:
     async with open_api() as api:
         store = api.framework.services.store
-        batch = new_task(now=store.now(), status=status, batch=Batch(), task_type="count-words")
+        own: dict[str, Any] = {"batch": Batch(), "subtasks": Subtasks(1, None)}
+        batch = new_task(now=store.now(), status=status, task_type="count-words", **own)
         await insert_one(store, batch)
         replay = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [batch.task_id]})
         [outcome] = replay.json()["items"]

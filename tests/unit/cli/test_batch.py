@@ -17,7 +17,11 @@ import typer
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from taskframework.cli.batch_file import ItemFile
+from taskframework.model.status import TaskStatus
+from taskframework.model.task_fields import Batch, ParentLink, Subtasks
+from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.eventually import eventually
+from taskframework.testing.factories import new_task
 from tests.unit.cli.conftest import Cli, Done
 
 
@@ -114,6 +118,25 @@ def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
     assert "is open again" in cli("batch", "retry-failed", name).out
     work(folder, name)
     assert cli("batch", "watch", name).code == 0
+
+
+@pytest.mark.usefixtures("worked")
+def test_a_batch_of_which_only_its_own_method_failed_is_retried_for_this_method(cli: Cli, folder: Path) -> None:
+    async def insert() -> None:
+        store = SqliteStore(folder / "taskframework.db")
+        await store.open()
+        ended = {"finished_at": (now := store.now()), "next_dispatch_at": None}
+        subtasks = Subtasks(1, None, done=1, succeeded=1, resumes=True)
+        own: dict[str, Any] = {"batch": Batch(items=1), "subtasks": subtasks, "status": TaskStatus.FAILED, **ended}
+        item: dict[str, Any] = {"parent": ParentLink("a-batch", 0, 0), "status": TaskStatus.COMPLETED, **ended}
+        await store.insert([new_task(task_id="a-batch", now=now, **own), new_task(task_id="item", now=now, **item)])
+        await store.close()
+
+    asyncio.run(insert())
+    again = "To call on_batch_finished again: taskframework batch retry-failed a-batch"
+    assert again in cli("batch", "watch", "a-batch").err
+    assert again in cli("tasks", "explain", "a-batch").out
+    assert "is open again, to call on_batch_finished again." in cli("batch", "retry-failed", "a-batch").out
 
 
 @pytest.mark.usefixtures("worked")

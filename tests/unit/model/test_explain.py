@@ -69,7 +69,13 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
     ),
     "a batch that failed": (
         facts(in_status(TaskStatus.FAILED, batch=Batch(), subtasks=Subtasks(3, None))),
-        *("final", "It is FAILED", "batch retry-failed the-task"),
+        *("final", "It is FAILED", "To retry its failed tasks: taskframework batch retry-failed the-task"),
+    ),
+    "a batch whose own method failed": (
+        facts(
+            in_status(TaskStatus.FAILED, batch=Batch(), subtasks=Subtasks(3, None, done=3, succeeded=3, resumes=True))
+        ),
+        *("final", "It is FAILED", "To call on_batch_finished again: taskframework batch retry-failed the-task"),
     ),
     "an abandoned upload": (
         facts(in_status(TaskStatus.CANCELLED, batch=Batch(), subtasks=Subtasks(None, None))),

@@ -82,6 +82,23 @@ async def test_a_sub_task_of_an_ended_parent_names_only_steps_that_are_possible(
     assert refused.value.hint == hint
 
 
+@pytest.mark.parametrize(
+    ("subtasks", "purpose"),
+    [
+        (replace(_ONE_FAILED, resumes=True), "retry its failed tasks"),
+        (Subtasks(2, None, done=2, succeeded=2, resumes=True), "call on_batch_finished again"),
+    ],
+)
+async def test_a_batch_that_is_retried_as_a_task_is_refused_with_what_its_own_retry_does(
+    store: SqliteStore, subtasks: Subtasks, purpose: str
+) -> None:
+    batch = await put_final(store, TaskStatus.FAILED, batch=Batch(items=2), subtasks=subtasks)
+    with pytest.raises(TransitionRefusedError, match="is a batch, which is not retried as a task") as refused:
+        await TaskOperations(store, TaskMoves(store, EventBus()), SECOND).retry(batch.task_id, EVERYONE, by="ada")
+    command = f"taskframework batch retry-failed {batch.task_id}"
+    assert refused.value.hint.startswith(f"To {purpose}: `{command}`, or over HTTP POST ")
+
+
 async def test_a_handle_queues_its_task_again(store: SqliteStore) -> None:
     task = await put_final(store, TaskStatus.FAILED)
     handle: TaskHandle[Any] = TaskHandle(
