@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
-from taskframework.model.batches import is_sealed, parts_of
+from taskframework.model.batches import is_sealed, not_before_of, parts_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import Task
@@ -69,7 +69,7 @@ class BatchStatus:
     @property
     def rate(self) -> float | None:
         """Items a second since the batch could begin; None until an item has ended."""
-        began = max(self.batch.created_at, self.batch.not_before)
+        began = max(self.batch.created_at, not_before_of(self.batch))
         seconds = ((self.batch.finished_at or self.at) - began).total_seconds()
         return round(self.ended.done / seconds, 3) if self.ended.done and seconds > 0 else None
 
@@ -111,7 +111,7 @@ class BatchStatus:
             "correlation_id": batch.correlation_id,
             "result": batch.result,
             "error": error_view(batch.error),
-            "not_before": format_time(batch.not_before),
+            "not_before": format_time(not_before_of(batch)),
             "deadline": format_time(batch.deadline),
             "created_at": format_time(batch.created_at),
             "first_result_at": format_time(own.first_result_at),

@@ -33,6 +33,14 @@ def parts_of(batch: Task) -> tuple[Batch, Subtasks]:
     return batch.batch, batch.subtasks
 
 
+def not_before_of(batch: Task) -> datetime:
+    """The earliest start of the sub-tasks. `not_before` of the batch moves with each attempt of `on_batch_finished`."""
+    own = parts_of(batch)[0]
+    if own.not_before is None:  # the batch was stored by an older release
+        return batch.not_before if batch.stage == "execute" else batch.created_at
+    return own.not_before
+
+
 def subtasks_for(items: int, chunk_size: int) -> int:
     """How many sub-tasks this number of items needs."""
     return -(-items // chunk_size)

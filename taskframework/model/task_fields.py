@@ -135,6 +135,8 @@ class Batch:
     first_result_at: datetime | None = None
     #: Sub-tasks that ended without success up to this time are to be replayed. None: no retry is open.
     retry_until: datetime | None = None
+    #: The earliest start of the sub-tasks. None: the batch was stored by a release without this field.
+    not_before: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

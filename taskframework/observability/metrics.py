@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from taskframework.bus import EventBus, Listener
+from taskframework.model.batches import not_before_of
 from taskframework.model.counts import TaskCounts
 from taskframework.model.events import (
     ATTEMPT_END_EVENTS,
@@ -223,7 +224,7 @@ class Metrics:
         if not isinstance(event, TaskProgressEvent):  # it adds nothing to the history
             self.state_updates.add(task.history[-1].type)
         if task.batch is not None and task.batch.first_result_at == task.updated_at:  # this count set the first result
-            waited = (task.updated_at - max(task.created_at, task.not_before)).total_seconds()
+            waited = (task.updated_at - max(task.created_at, not_before_of(task))).total_seconds()
             self.first_responses.observe(max(0.0, waited), task.task_type)
         # A task that does not run when it ends, such as a parent after a count of its sub-tasks, ends no attempt and
         # names no worker.

@@ -161,7 +161,7 @@ class BatchSubmissionService:
             "next_dispatch_at": None,
             "start_by": None,  # each task of the batch has its own
             "status": TaskStatus.WAITING,
-            "batch": Batch(chunk_size),
+            "batch": Batch(chunk_size, not_before=fields["not_before"]),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
             "check_at": fields["created_at"] + WAIT_CHECK_INTERVAL,
             "seal_by": fields["created_at"] + self._upload_timeout,

@@ -18,6 +18,7 @@ from taskframework import (
     TaskFramework,
 )
 from taskframework.model.batch_status import BatchStatus
+from taskframework.model.batches import parts_of
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -285,6 +286,7 @@ async def test_a_batch_has_the_result_that_its_type_gives_it(run: Run) -> None:
         handle = await framework.submit_batch("summed", [1, 2, -3, 4])
         status = await handle.finished(timeout=60)
         assert (status.status, status.batch.result) == (TaskStatus.COMPLETED, {"sum": 7, "failed": 1})
+        assert parts_of(status.batch)[0].not_before == status.batch.created_at, "not when its method was due"
         other = await framework.submit_batch("summed", [-1], policy="all_must_succeed")
         status = await other.finished(timeout=60)
         assert (status.status, status.batch.result) == (TaskStatus.FAILED, None)

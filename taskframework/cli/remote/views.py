@@ -209,7 +209,7 @@ def batch_of(view: View) -> BatchStatus:
         "task_id": view["batch_id"],
         "parameters_hash": "",
         "next_dispatch_at": None,
-        "batch": Batch(chunk_size, view["total"], optional_time_of(view["first_result_at"])),
+        "batch": Batch(chunk_size, view["total"], optional_time_of(view["first_result_at"]), not_before=not_before),
         # The view does not say whether a method of the batch is called at its end. Without one, a batch of which all
         # tasks succeeded is COMPLETED.
         "subtasks": Subtasks(planned, None, sum(ended.values()), policy=view["policy"], resumes=True, **ended),

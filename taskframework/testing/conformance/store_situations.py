@@ -172,7 +172,7 @@ def _batch_fields(now: datetime) -> Iterator[dict[str, Any]]:
     sealed = {**is_open, "subtasks": replace(A_ROUND, done=3, succeeded=1, failed=1, cancelled=1, report_serial=4)}
     for seal_by in (None, now - MINUTE, now + HOUR):
         yield {**is_open, "batch": batch, "seal_by": seal_by}
-    yield {**is_open, "batch": replace(batch, chunk_size=2), "user_id": "bob"}
+    yield {**is_open, "batch": replace(batch, chunk_size=2, not_before=now - MINUTE), "user_id": "bob"}
     yield {**sealed, "batch": batch, "seal_by": now - MINUTE, "cancel": CancelRequest("alice", now, None)}
     yield {**sealed, "batch": replace(batch, first_result_at=now - HOUR), "cascade_at": now, "purge_at": now + HOUR}
     yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": READ_AT, "error": make_error()}

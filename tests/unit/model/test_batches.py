@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,13 +12,14 @@ from taskframework.model.batch_status import BatchStatus, items_by_status, resul
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal, parts_of, subtask_group
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.message import rfc3339
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, Priority, TaskStatus
 from taskframework.model.subtasks import Counts, subtask_of
 from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.task_fields import Batch, CancelRequest, ParentLink, Subtasks
 from taskframework.model.transitions import framework_error
-from taskframework.model.waiting import CountSubtasks
+from taskframework.model.waiting import CountSubtasks, resumed
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, ZERO, in_status
 
 HOUR = timedelta(hours=1)
@@ -192,6 +193,23 @@ class TestStatus:
         status = BatchStatus(batch, NOW, counts)
         assert (status.total, status.ended, status.percent) == (5, Counts(1, 1), 40.0)
         assert (status.rate, status.estimated_end) == (0.2, NOW + 15 * SECOND)
+
+    @pytest.mark.parametrize(
+        ("stored", "was_resumed", "not_before", "rate"),
+        [
+            (NOW - 10 * SECOND, True, NOW - 10 * SECOND, 0.4),
+            (None, False, NOW - 10 * SECOND, 0.4),
+            (None, True, NOW - 20 * SECOND, 0.2),
+        ],
+        ids=["stored", "of an older release", "of an older release, in its own method"],
+    )
+    def test_an_attempt_of_its_own_method_does_not_move_the_start_of_a_batch(
+        self, stored: datetime | None, was_resumed: bool, not_before: datetime, rate: float
+    ) -> None:
+        times: dict[str, Any] = {"created_at": NOW - 20 * SECOND, "not_before": NOW - 10 * SECOND}
+        batch = sealed_batch(batch=Batch(items=5, not_before=stored), **times)
+        status = BatchStatus(resumed(batch, "resume", NOW - SECOND, None) if was_resumed else batch, NOW)
+        assert (status.rate, status.view()["not_before"]) == (rate, rfc3339(not_before))
 
     def test_the_status_of_an_open_batch_has_no_estimate(self) -> None:
         status = BatchStatus(open_batch(batch=Batch(items=3)), NOW, {TaskStatus.COMPLETED: 2})

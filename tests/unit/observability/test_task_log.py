@@ -14,6 +14,7 @@ from taskframework.model.events import (
     TaskCompletedEvent,
     TaskFailedEvent,
     TaskProgressEvent,
+    TaskResumedEvent,
     TaskRetryingEvent,
     TaskStartedEvent,
     TaskWaitingEvent,
@@ -92,6 +93,19 @@ async def test_a_parent_that_ends_by_a_count_ends_no_attempt() -> None:
     metrics.listen(bus)
     await bus.publish(TaskCompletedEvent(ended))
     assert "tasks_execution_seconds_count" not in metrics.exposition().decode()
+
+
+async def test_the_first_response_of_a_batch_is_measured_from_its_own_start() -> None:
+    """The count that finds all sub-tasks ended also moves `not_before`, for `on_batch_finished`."""
+    own, subtasks = Batch(items=1, not_before=NOW), Subtasks(1, None, resumes=True)
+    batch = new_task(now=NOW, status=TaskStatus.WAITING, batch=own, subtasks=subtasks)
+    resumed = CountSubtasks.of(batch, Counts(1)).apply(batch, NOW + 9 * SECOND)
+    assert resumed is not None
+    assert resumed.not_before == NOW + 9 * SECOND
+    bus, metrics = EventBus(), Metrics()
+    metrics.listen(bus)
+    await bus.publish(TaskResumedEvent(resumed))
+    assert f'first_response_seconds_sum{{task_type="{batch.task_type}"}} 9.0' in metrics.exposition().decode()
 
 
 async def test_progress_is_no_change_of_status_and_a_failed_batch_no_dead_letter() -> None:
