@@ -44,11 +44,18 @@ def explain_cancel_requested(facts: Facts) -> Cause | None:
     if cancel is None:
         return None
     reason = f" ({one_line(cancel.reason)})" if cancel.reason else ""
+    asked = f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}"
+    details = {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt_details(task)}
+    if task.lease is not None:
+        details |= _lease_details(facts, task.lease)
+        if problems := _signs_of_loss(facts, task.lease):  # a lost worker cannot stop the code
+            because = f"{asked}, but its worker {task.lease.worker_id} seems to be lost: it {' and '.join(problems)}."
+            return Cause("cancel_requested", because, _what_takes_it(facts, task.lease), details)
     return Cause(
         "cancel_requested",
-        f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}, and its code is still running.",
+        f"{asked}, and its code is still running.",
         "No action is needed: if the code does not stop, its worker gives up on it within seconds.",
-        {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt_details(task)},
+        details,
     )
 
 
@@ -67,23 +74,41 @@ def explain_running(facts: Facts) -> Cause | None:
 
 
 def _explain_lease(facts: Facts, lease: Lease, attempt: str, details: dict[str, Any]) -> Cause:
-    worker, is_over = facts.worker, lease.expires_at <= facts.now
-    seen_at = None if worker is None else rfc3339(worker.seen_at)
-    until, taken_after = rfc3339(lease.expires_at), rfc3339(lease.expires_at + facts.lease_grace)
-    details |= {"is_lease_over": is_over, "taken_over_after": taken_after, "worker_seen_at": seen_at}
-    problems = [f"has not renewed its lease, which was valid until {until}"] if is_over else []
-    if worker is not None and worker.is_silent(facts.now):
-        problems.append(f"has sent no sign of life since {seen_at}")
+    details |= _lease_details(facts, lease)
+    problems = _signs_of_loss(facts, lease)
     if not problems:
+        until = rfc3339(lease.expires_at)
         because = f"{attempt}. Its lease is valid until {until}; the worker renews it as long as it is alive."
         change = "It ends when its code ends. If its worker is lost, another worker takes it when the lease is over."
         return Cause("running", because, change, details)
-    change = (
-        f"The task is taken from this worker after {taken_after}, if at least one api or worker process is running."
-    )
-    if not is_over:
-        change = f"If the worker does not renew its lease, the task is taken from it after {taken_after}."
-    return Cause("running", f"{attempt}, but {' and '.join(problems)}.", change, details)
+    return Cause("running", f"{attempt}, but {' and '.join(problems)}.", _what_takes_it(facts, lease), details)
+
+
+def _signs_of_loss(facts: Facts, lease: Lease) -> list[str]:
+    """What the worker has not done that a living worker does; the subject of each is the worker."""
+    worker = facts.worker
+    signs = []
+    if lease.expires_at <= facts.now:
+        signs.append(f"has not renewed its lease, which was valid until {rfc3339(lease.expires_at)}")
+    if worker is not None and worker.is_silent(facts.now):
+        signs.append(f"has sent no sign of life since {rfc3339(worker.seen_at)}")
+    return signs
+
+
+def _what_takes_it(facts: Facts, lease: Lease) -> str:
+    """What happens to a task whose worker seems to be lost."""
+    taken_after = rfc3339(lease.expires_at + facts.lease_grace)
+    if lease.expires_at > facts.now:
+        return f"If the worker does not renew its lease, the task is taken from it after {taken_after}."
+    return f"The task is taken from this worker after {taken_after}, if at least one api or worker process is running."
+
+
+def _lease_details(facts: Facts, lease: Lease) -> dict[str, Any]:
+    return {
+        "is_lease_over": lease.expires_at <= facts.now,
+        "taken_over_after": rfc3339(lease.expires_at + facts.lease_grace),
+        "worker_seen_at": None if facts.worker is None else rfc3339(facts.worker.seen_at),
+    }
 
 
 def explain_waiting(facts: Facts) -> Cause | None:

@@ -82,7 +82,28 @@ PREPARED: dict[str, tuple[Facts, CauseCode, str, str]] = {
         *("final", "It is CANCELLED", "submit the items again, in a new batch"),
     ),
     "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
-    "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "gives up"),
+    "asked to stop": (
+        facts(running(cancel=wish_to_stop("bob")), now=NOW - MINUTE, worker=replace(WORKER, seen_at=NOW - MINUTE)),
+        *("cancel_requested", ", and its code is still running.", "gives up"),
+    ),
+    "asked to stop, and its lease is over": (
+        facts(
+            running(cancel=wish_to_stop("bob")), lease_grace=5 * SECOND, worker=replace(WORKER, seen_at=NOW - MINUTE)
+        ),
+        *(
+            "cancel_requested",
+            ", but its worker worker-1 seems to be lost: it has not renewed its lease",
+            "taken from this worker after",
+        ),
+    ),
+    "asked to stop, and its worker is silent": (
+        facts(running(cancel=wish_to_stop("bob")), now=NOW - MINUTE, worker=replace(WORKER, seen_at=NOW - 2 * MINUTE)),
+        *(
+            "cancel_requested",
+            ", but its worker worker-1 seems to be lost: it has sent no sign of life",
+            "If the worker does not renew",
+        ),
+    ),
     "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),
     "its lease is over": (
         facts(running(), lease_grace=5 * SECOND),
