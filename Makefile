@@ -37,15 +37,15 @@ demo: install ## process real files with the embedded broker and store, show pro
 	@$(BIN)/taskframework demo $(ARGS)
 
 # On your machine a missing server is reported and its tests are skipped; in CI it is an error. Most tests wait for
-# servers and processes, so four run at a time on two cores, each with its own servers, to keep both cores busy: with
-# three a fifth of their time is idle.
+# servers and processes, so three run at a time on two cores, each with its own servers, to keep both cores busy. With
+# four the whole takes as long.
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
 # Keep byte code even if the environment turns it off: otherwise each process that a test starts compiles all again.
 test: export PYTHONDONTWRITEBYTECODE =
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 4 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 3 --dist worksteal $(ARGS)
 
 # A version that is not installed is skipped, and the output says so. `make test` does this for the version that runs it.
 wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, those that are installed
