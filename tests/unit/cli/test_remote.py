@@ -31,6 +31,7 @@ from taskframework.client.requests import Call
 from taskframework.model.action_filters import Action, ActionFilter
 from taskframework.model.keys import Role, new_key
 from taskframework.model.query import DeadMessage
+from taskframework.model.replays import BulkActionStatus
 from taskframework.model.streams import StreamKey
 from taskframework.model.task_fields import ParentLink
 from taskframework.model.view import public_view
@@ -201,8 +202,11 @@ class Installation:
                 await framework.services.store.keep_dead_message(message)
                 return name
             case "REPLAY":
-                begun = await framework.services.replays.begin(Action.RETRY, ActionFilter(task_type="none"), by="test")
-                return (await framework.services.replays.stop(begun.replay_id)).replay_id
+                replays, nothing = framework.services.replays, ActionFilter(task_type="none")
+                while True:  # this process may be done with an action before it is stopped
+                    begun = await replays.begin(Action.RETRY, nothing, by="test")
+                    if (stopped := await replays.stop(begun.replay_id)).status is BulkActionStatus.STOPPED:
+                        return stopped.replay_id
             case "KEY":
                 key, _ = await framework.services.keys.create("eve", [Role.READER], by="test")
                 return key.prefix
