@@ -49,7 +49,7 @@ def build_worker(process: ProcessServices, extensions: WorkerExtensions) -> Work
         lambda task_type: services.registry.get(task_type) is not None,
     )
     limits, count_permits = limits_of(settings.rate_limiter), metrics.permits.add_many
-    rate_limits = RateLimits(services.buckets, limits, services.registry, clock, count_permits)
+    rate_limits = RateLimits(services.buckets, limits, store, services.registry, clock, count_permits)
     keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, count_permits, metrics.turns.add)
     concurrency, paused = _build_concurrency_limits(process, worker_id), PausedTypes(process.pauses)
     suspects = Suspects(store, settings.worker.max_crashes, settings.worker.probation)

@@ -78,6 +78,8 @@ class Candidate:
     slot: TakenSlot | None = None
     #: For a debounced task: the hash of the parameters that the checks have read. The claim is refused for others.
     parameters_hash: str | None = None
+    #: Whether a check has read the task from the store.
+    is_task_known: bool = False
 
     async def claimable(self, tasks: JointReads) -> Task | None:
         """Read the task, because its message has no parameters; return None if the claim will refuse the task.
@@ -89,6 +91,7 @@ class Candidate:
             task = await tasks.get(self.message.task_id)
         except TaskUnreadableError:
             return None
+        self.is_task_known = self.is_task_known or task is not None
         if task is None or task.dispatch_epoch != self.message.dispatch_epoch or task.status not in CLAIMABLE:
             return None
         if task.debounce is not None and self.parameters_hash is None:

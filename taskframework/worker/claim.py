@@ -31,7 +31,7 @@ class Refusal(enum.Enum):
     """Why the task of a delivery is not run here; the reason decides how the message is answered."""
 
     NOT_NEEDED = "not needed"  # acknowledge: the task runs elsewhere, is final or not due yet, or the message is old
-    NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter
+    NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter, unless the task was seen
     NOT_OURS = "not ours"  # acknowledge: the task is due later, and any worker may take it then
 
 

@@ -252,10 +252,11 @@ class TaskConsumer:
             result = await self._admit_and_claim(pending, candidate, claim)
             if isinstance(result, PutOff | Refusal):
                 candidate.unless_claimed.close()
+                pending.is_task_known = candidate.is_task_known
             if isinstance(result, PutOff):
                 await (pending.put_back() if self._is_closing else self._hand_over(pending, result))
             elif isinstance(result, Refusal):
-                await (pending.reject() if result is Refusal.NO_DOCUMENT else pending.ack())
+                await self._answer(pending, result)
             elif registration is not None:
                 pending.stage = Stage.RUNNING
                 await self._run(registration, result, pending)
@@ -350,7 +351,16 @@ class TaskConsumer:
         except (StoreError, TimeoutError) as error:
             logger.info("task %s waits for its due time: %s", pending.message.task_id, error)
         await failpoint.reached("hand_over.after_write")
-        await (pending.reject() if refusal is Refusal.NO_DOCUMENT else pending.ack())
+        await self._answer(pending, refusal)
+
+    async def _answer(self, pending: PendingDelivery, refusal: Refusal) -> None:
+        """Answer a message whose task is not run here.
+
+        A message without a task is a dead letter, because its task may be lost. But if the task was there while the
+        delivery waited, then it has ended and was deleted, after another message or by a request: nothing is lost.
+        """
+        is_orphan = refusal is Refusal.NO_DOCUMENT and not pending.is_task_known
+        await (pending.reject() if is_orphan else pending.ack())
 
     async def _run(self, registration: Registration, attempt: RunningAttempt, pending: PendingDelivery) -> None:
         task, delivery = attempt.task, pending.delivery

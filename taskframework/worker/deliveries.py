@@ -92,7 +92,16 @@ class TurnWithoutMessage:
 class PendingDelivery:
     """A delivery from its arrival to the end of its work. The broker gets one answer only."""
 
-    __slots__ = ("arrived_at", "consumed_as", "delivery", "is_answered", "is_consumer_stopped", "message", "stage")
+    __slots__ = (
+        "arrived_at",
+        "consumed_as",
+        "delivery",
+        "is_answered",
+        "is_consumer_stopped",
+        "is_task_known",
+        "message",
+        "stage",
+    )
 
     def __init__(self, delivery: Delivery, message: TaskMessage, consumed_as: str, arrived_at: float) -> None:
         self.delivery = delivery
@@ -104,6 +113,8 @@ class PendingDelivery:
         #: Whether its consumer has been stopped.
         self.is_consumer_stopped = False
         self.is_answered = False
+        #: Whether its task was read from the store while the delivery was here.
+        self.is_task_known = False
 
     async def ack(self) -> None:
         if self._mark_answered():

@@ -14,6 +14,8 @@ from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.limits.permits import Permit, Permits, lateness_of
 from taskframework.model.rate_limits import RATE, BucketLimit
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.worker.admission import WAITED_TOO_LONG, Candidate, PutOff
 from taskframework.worker.slot_lead import SlotLead, sleep_until, with_time
@@ -30,6 +32,7 @@ class RateLimits:
         self,
         buckets: Buckets,
         limits: Mapping[str, BucketLimit],
+        store: TaskStore,
         registry: TaskRegistry,
         clock: Clock,
         on_taken: Callable[[str, int], None] = lambda name, count: None,
@@ -39,12 +42,14 @@ class RateLimits:
         Args:
             buckets: where the buckets are.
             limits: how much each bucket lets through, by its name.
+            store: has the tasks.
             registry: says which task type has which limit; `limits` has all of them.
             clock: of this process, for the waiting.
             on_taken: called with the name of a bucket and how many permits were taken from it.
         """
         self._buckets = buckets
         self._limits = limits
+        self._tasks = JointReads(store)
         self._registry = registry
         self._clock = clock
         self._on_taken = on_taken
@@ -57,6 +62,8 @@ class RateLimits:
         """Wait until there is a permit for the delivery, if its type needs a permit."""
         if (name := _bucket_of(candidate.registration)) is None:
             return None
+        if await candidate.claimable(self._tasks) is None:
+            return None  # the claim will refuse the task: a duplicate would waste a permit that another task needs
         permits, task_type = self._permits_of(name), candidate.message.task_type
         if (permit := await self._take_permit(candidate, permits, lateness_of(self._limits[name]))) is None:
             return WAITED_TOO_LONG

@@ -456,6 +456,25 @@ async def test_a_task_that_was_possibly_claimed_gives_nothing_back(is_away_at_cl
     await bench.breaker.stop()
 
 
+@pytest.mark.parametrize("answer", [None, PutOff(timedelta(minutes=1))], ids=["claimed", "put off"])
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_task_that_was_deleted_while_its_delivery_waited_leaves_no_dead_letter(
+    is_known: bool, answer: PutOff | None
+) -> None:
+    """Another message of the task came first. If nobody here has read the task, it may have been lost."""
+
+    class Reads:
+        async def admit(self, candidate: Candidate) -> PutOff | None:
+            candidate.is_task_known = is_known
+            return answer
+
+    bench = Bench(Reads())
+    bench.claims.known = False
+    delivery = bench.take("t1")
+    await bench.after(1)
+    assert delivery.answers == ["ack" if is_known else "reject"]
+
+
 def turn(task_id: str = "t1") -> ClaimTurn:
     return ClaimTurn(task_id, 0, "a claim", "worker", TIMEOUT, "reports", "normal")
 

@@ -64,8 +64,8 @@ class Stage:
         self.put_off: list[str] = []
         limits = {"openai": limit}
         taken = lambda name, count: self.taken.append((name, count))  # noqa: E731
-        self.by_type = RateLimits(self.buckets, limits, self.registry, self.clock, taken)
         store = cast(TaskStore, self)
+        self.by_type = RateLimits(self.buckets, limits, store, self.registry, self.clock, taken)
         self.by_key = KeyedRateLimits(self.buckets, limits, store, self.clock, taken, self.put_off.append)
         self.tasks: dict[str, Task] = {}
         self.holding = AsyncExitStack()
@@ -76,11 +76,14 @@ class Stage:
     async def get_many(self, task_ids: Collection[str], scope: Scope) -> dict[str, Task]:
         return {task_id: self.tasks[task_id] for task_id in task_ids if task_id in self.tasks}
 
-    def task(self, user: object = "alice", **fields: Any) -> Candidate:
-        """A stored task of the keyed type, and the delivery that tells of it."""
-        task = new_task(now=self.now(), task_type="keyed", parameters={"user": user}).evolve(**fields)
+    def task(self, user: object = "alice", task_type: str = "keyed", **fields: Any) -> Candidate:
+        """A stored task, by default of the keyed type, and the delivery that tells of it."""
+        task = new_task(now=self.now(), task_type=task_type, parameters={"user": user}).evolve(**fields)
         self.tasks[task.task_id] = task
-        return self.candidate("keyed", task.task_id)
+        return self.candidate(task_type, task.task_id)
+
+    def typed(self, **fields: Any) -> Candidate:
+        return self.task(task_type="typed", **fields)
 
     def candidate(self, task_type: str, task_id: str = "t1") -> Candidate:
         message = TaskMessage(task_id, task_type, 1)
@@ -103,8 +106,8 @@ async def test_a_type_without_a_limit_goes_on_at_once_and_asks_nobody() -> None:
 
 async def test_a_type_with_a_limit_waits_for_its_permit() -> None:
     stage = Stage(BucketLimit(2, 1))
-    assert await stage.by_type.admit(stage.candidate("typed")) is None
-    second = asyncio.create_task(stage.by_type.admit(stage.candidate("typed")))
+    assert await stage.by_type.admit(stage.typed()) is None
+    second = asyncio.create_task(stage.by_type.admit(stage.typed()))
     await passes(stage, 0.4)
     assert not second.done()
     await passes(stage, 0.2)
@@ -136,7 +139,7 @@ class BusyWorker:
 async def test_a_delivery_that_gets_its_slot_too_late_takes_it_earlier_the_next_time() -> None:
     """It does not hold the slot until there is another permit; other task types need it."""
     stage = Stage(BucketLimit(0.1, 1))
-    candidate = stage.candidate("typed")
+    candidate = stage.typed()
     worker, began = BusyWorker(stage, candidate), stage.clock.monotonic()
     admitted = asyncio.create_task(stage.by_type.admit(candidate))
     await passes(stage, 9.9)
@@ -270,9 +273,11 @@ async def test_turns_of_one_second_that_come_together_all_run() -> None:
 
 @pytest.mark.parametrize("fields", [{"status": TaskStatus.RUNNING}, {"dispatch_epoch": 2}], ids=["runs", "newer"])
 async def test_a_task_that_the_claim_will_refuse_takes_no_permit(fields: dict[str, Any]) -> None:
-    stage = Stage(BucketLimit(0.1, 1))
-    assert await stage.by_key.admit(stage.task(**fields)) is None
-    assert await stage.by_key.admit(stage.candidate("keyed", "gone")) is None
+    stage = Stage(BucketLimit(0.1, 4))
+    for check, task_type in ((stage.by_key, "keyed"), (stage.by_type, "typed")):
+        refused, gone = stage.task(task_type=task_type, **fields), stage.candidate(task_type, "gone")
+        assert (await check.admit(refused), await check.admit(gone)) == (None, None)
+        assert (refused.is_task_known, gone.is_task_known) == (True, False)
     assert stage.taken == []
 
 
@@ -289,7 +294,7 @@ async def test_a_worker_takes_in_what_runs_and_a_few_more() -> None:
     assert stage.by_type.ceiling("typed") == 16
     assert stage.by_type.ceiling("keyed") is None
     for _ in range(30):
-        await stage.by_type.admit(stage.candidate("typed"))
+        await stage.by_type.admit(stage.typed())
     assert stage.by_type.ceiling("typed") == 64
     await stage.holding.aclose()
     assert stage.by_type.ceiling("typed") == 16
@@ -300,7 +305,7 @@ async def test_a_ceiling_is_not_changed_for_a_little() -> None:
     seen = []
     for _ in range(16):
         seen.append(stage.by_type.ceiling("typed"))
-        await stage.by_type.admit(stage.candidate("typed"))
+        await stage.by_type.admit(stage.typed())
     assert seen == sorted(seen, key=lambda ceiling: ceiling or 0)
     assert len(set(seen)) <= 5
 
