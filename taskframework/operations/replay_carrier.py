@@ -170,7 +170,7 @@ class ReplayCarrier:
         name = task.task_id
         try:
             await self._change(replay, task)
-        except ParentFinishedError:
+        except ParentFinishedError:  # by now the task may be replayed, which the next lines would take for success
             raise
         except (TransitionRefusedError, TaskNotFoundError) as error:
             present = await self._store.get(name, EVERYONE)
